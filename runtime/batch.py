@@ -1,0 +1,119 @@
+"""One scheduler step as plain values: what goes to the model runner, and what comes back.
+
+A step has *rows*. A row is one request's next tokens: a chunk of its prompt, tokens that its grammar forced, or the one
+token sampled last. Prefill and decode are therefore the same thing, and one step may hold both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .sampling_params import SamplingParams
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+UInt32Array = npt.NDArray[np.uint32]
+
+FROM_SLOT = -1
+"""In `StepPlan.token_ids`: the token last sampled for the row's slot, which the host may not know yet."""
+
+UNCONSTRAINED = -1
+"""In `StepPlan.mask_rows`: no mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSetup:
+    """Sampling state to load into a request slot before the step: sent when a request is admitted (again).
+
+    Attributes:
+        slot: index of the request's place in the runner's per-request buffers.
+        params: with `seed` set.
+        prompt_ids: the prompt, for the repetition penalty.
+        output_ids: tokens generated before a retraction, for all penalties.
+        end_ids: end-of-sequence and stop tokens that `min_tokens` holds back (for a grammar: none).
+    """
+
+    slot: int
+    params: SamplingParams
+    prompt_ids: Int32Array
+    output_ids: Int32Array
+    end_ids: Int32Array
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One forward pass over T tokens in R rows, of which S rows are sampled and P tokens are scored.
+
+    Attributes:
+        step: number of the step.
+        setups: slots to load first.
+        token_ids: [T], in row order; `FROM_SLOT` stands for the token last sampled in the row's slot.
+        positions: [T], place in the request, from 0.
+        kv_slots: [T], page * page_size + offset, where the token's key and value are written.
+        query_indptr: [R + 1], tokens of row r are query_indptr[r] to query_indptr[r + 1].
+        page_indptr: [R + 1], into page_ids.
+        page_ids: pages of each row's whole context, in order; the last may be partly filled.
+        seq_lens: [R], tokens of context including this step's; the first seq_len - query_len are in the pages already.
+        slots: [R], request slot of each row.
+        sample_rows: [S], rows whose last token's logits are sampled.
+        output_positions: [S], index of the sampled token in its request's output: the random stream's counter.
+        mask_rows: [S], row of the mask table, or `UNCONSTRAINED`.
+        mask_updates: mask-table rows to write before sampling, as ids [U] and packed bits [U, ceil(vocab / 32)].
+        score_tokens: [P], flat token index t whose logits score score_targets.
+        score_targets: [P], token id scored there.
+    """
+
+    step: int
+    setups: tuple[SlotSetup, ...]
+    token_ids: Int32Array
+    positions: Int32Array
+    kv_slots: Int32Array
+    query_indptr: Int32Array
+    page_indptr: Int32Array
+    page_ids: Int32Array
+    seq_lens: Int32Array
+    slots: Int32Array
+    sample_rows: Int32Array
+    output_positions: Int32Array
+    mask_rows: Int32Array
+    mask_updates: tuple[Int32Array, UInt32Array] | None
+    score_tokens: Int32Array
+    score_targets: Int32Array
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one step computed, on the host.
+
+    Attributes:
+        step: of the plan.
+        token_ids: [S], sampled.
+        logprobs: [S], of the sampled tokens under the raw logits (before penalty, mask and temperature); NaN where
+            not asked for.
+        top_logprobs: per sampled row, the likeliest tokens as (ids, logprobs), likeliest first; None where not asked
+            for.
+        score_logprobs: [P], of score_targets under the raw logits.
+    """
+
+    step: int
+    token_ids: Int32Array
+    logprobs: Float32Array
+    top_logprobs: tuple[tuple[Int32Array, Float32Array] | None, ...]
+    score_logprobs: Float32Array
+
+
+class StepHandle(Protocol):
+    """A step in flight."""
+
+    def result(self) -> StepResult:
+        """Wait for the step. May be called once."""
+
+
+class Runner(Protocol):
+    """Executes steps in the order they are launched."""
+
+    def launch(self, plan: StepPlan) -> StepHandle: ...

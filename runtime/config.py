@@ -1,0 +1,73 @@
+"""Settings of an engine: one frozen value, checked when it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from .errors import RequestError
+
+Policy = Literal["fcfs", "lpm"]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+LoadFormat = Literal["auto", "dummy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How an engine runs a model.
+
+    Attributes:
+        model: a folder, a .gguf file, or None for the built-in default model.
+        load_format: "dummy" fills the shapes of config.json with random weights.
+        dtype: of weights and KV cache; "auto" is float32 on a CPU and the model's own elsewhere.
+        device: "cpu", "cuda", "cuda:1"; None picks a GPU where there is one.
+        context_length: most tokens of prompt and output; None is the model's own.
+        max_total_tokens: size of the KV pool in tokens; None sizes it from memory_bytes.
+        memory_bytes: memory for the KV pool where max_total_tokens is None; None picks a share of what is free.
+        page_size: tokens a page; None is the device's default (1 on a CPU).
+        max_running_requests: most requests in the running batch.
+        chunk_size: most tokens computed in one step: longer prompts are computed in chunks.
+        policy: order of the waiting queue: first come first served, or longest prefix match first.
+        radix_cache: keep finished prefixes for later requests.
+        jump_forward: append text that a grammar forces without sampling it.
+        seed: of random weights and of requests that name no seed.
+        attention_backend: None picks the device's best.
+        mask_rows: rows of the grammar mask table.
+    """
+
+    model: str | None = None
+    load_format: LoadFormat = "auto"
+    dtype: DType = "auto"
+    device: str | None = None
+    context_length: int | None = None
+    max_total_tokens: int | None = None
+    memory_bytes: int | None = None
+    page_size: int | None = None
+    max_running_requests: int = 256
+    chunk_size: int = 2048
+    policy: Policy = "lpm"
+    radix_cache: bool = True
+    jump_forward: bool = True
+    seed: int | None = None
+    attention_backend: str | None = None
+    mask_rows: int = 4096
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("policy", Policy), ("dtype", DType), ("load_format", LoadFormat)):
+            if getattr(self, name) not in get_args(allowed):
+                raise RequestError(f"{name} must be one of {', '.join(get_args(allowed))}, not {getattr(self, name)!r}")
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise RequestError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+_POSITIVE = (
+    "context_length",
+    "max_total_tokens",
+    "memory_bytes",
+    "page_size",
+    "max_running_requests",
+    "chunk_size",
+    "mask_rows",
+)

@@ -1,0 +1,177 @@
+"""The wire form of a program: the nodes of its request tree, and the events that come back.
+
+A program is a tree of nodes. Each node names its `parent`, the node whose text it continues (None at the root), so a
+branch is the path from the root to a node and a fork is two nodes with one parent. Nodes are only ever added.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from palmette.constrained.grammar import Grammar
+
+from .sampling_params import SamplingParams
+
+SelectMethod = Literal["token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized"]
+FinishReason = Literal["stop", "length", "grammar", "abort"]
+
+
+class Text(msgspec.Struct, frozen=True, tag="text"):
+    """Constant text. `template` text may spell special tokens; any other text never does."""
+
+    id: int
+    parent: int | None
+    text: str
+    template: bool = False
+
+
+class Generate(msgspec.Struct, frozen=True, tag="generate"):
+    """A generation; the branch goes on with the first of its `n` answers. `stream` asks for `Delta` events."""
+
+    id: int
+    parent: int | None
+    params: SamplingParams
+    grammar: Grammar | None = None
+    n: int = 1
+    stream: bool = False
+
+
+class Select(msgspec.Struct, frozen=True, tag="select"):
+    """The best of `choices` under `method`; its text is the choice."""
+
+    id: int
+    parent: int | None
+    choices: tuple[str, ...]
+    method: SelectMethod = "token_length_normalized"
+
+
+class Fork(msgspec.Struct, frozen=True, tag="fork"):
+    """`branches` branches will continue here. No text of its own."""
+
+    id: int
+    parent: int | None
+    branches: int
+
+
+class Join(msgspec.Struct, frozen=True, tag="join"):
+    """The branches that end at `ends` are done with and their values gathered. No text of its own."""
+
+    id: int
+    parent: int | None
+    ends: tuple[int, ...]
+
+
+Node = Text | Generate | Select | Fork | Join
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """One token's log-probability, and the likeliest tokens at its place as (token id, log-probability)."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer of a `Generate` node.
+
+    Attributes:
+        text: without the stop string or end token that ended it.
+        token_ids: the tokens whose text is wholly in `text`.
+        finish_reason: stop (stop string or end token), length (max_tokens or context), grammar (nothing may follow).
+        matched: the stop string or token id that ended it.
+        prompt_tokens, cached_tokens: the prompt's tokens, and how many of them were found in the radix cache.
+        completion_tokens, forced_tokens: tokens generated, and how many of them the grammar forced.
+        logprobs: one an output token, where asked for.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    matched: str | int | None = None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    forced_tokens: int = 0
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+class ChoiceScore(msgspec.Struct, frozen=True):
+    """Log-probabilities of a choice's tokens after the tokens that all choices share with the prompt.
+
+    `unconditional` are those of the choice alone, without the prompt; empty unless the method needs them.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    unconditional: tuple[float, ...] = ()
+
+
+class NodeUsage(msgspec.Struct, frozen=True):
+    """Tokens of one node that a request has just computed, reused from the radix cache, or was forced to take."""
+
+    node: int
+    computed: int = 0
+    reused: int = 0
+    forced: int = 0
+
+
+class Delta(msgspec.Struct, frozen=True, tag="delta"):
+    """More text of answer `index` of a streamed generation. The deltas of an answer join to its whole text."""
+
+    node: int
+    text: str
+    index: int = 0
+
+
+class Generated(msgspec.Struct, frozen=True, tag="generated"):
+    """A `Generate` node is done. `usage` is for every node on its path; `elapsed_s` counts from when it could start."""
+
+    node: int
+    completions: tuple[Completion, ...]
+    usage: tuple[NodeUsage, ...] = ()
+    elapsed_s: float = 0.0
+
+
+class Selected(msgspec.Struct, frozen=True, tag="selected"):
+    """A `Select` node is done: the index of the winner (the first of equals) and every choice's scores."""
+
+    node: int
+    choice: int
+    scores: tuple[ChoiceScore, ...] = ()
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    usage: tuple[NodeUsage, ...] = ()
+    elapsed_s: float = 0.0
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """A node failed. `kind` names the class of the error (`RequestError`, `GrammarError`, ...)."""
+
+    node: int
+    kind: str
+    message: str
+
+
+Event = Delta | Generated | Selected | Failed
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client must know of the model.
+
+    Attributes:
+        name: as it was asked for.
+        context_length: most tokens of prompt and output together.
+        vocab_size: number of logits.
+        chat_template: the model's own Jinja source, or None.
+        bos_token, eos_token: text of these special tokens, as chat templates use them; "" where there is none.
+    """
+
+    name: str
+    context_length: int
+    vocab_size: int
+    chat_template: str | None = None
+    bos_token: str = ""
+    eos_token: str = ""

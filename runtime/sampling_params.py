@@ -1,0 +1,101 @@
+"""How one generation is sampled and when it ends: the one table of defaults, and its checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .errors import RequestError
+
+MAX_LOGPROBS = 50
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Sampling options of one generation. These defaults hold for every interface.
+
+    Attributes:
+        temperature: 0 is greedy; otherwise logits are divided by it.
+        top_p: keep the smallest set of tokens whose probabilities sum to at least this, in (0, 1].
+        top_k: keep the k likeliest tokens; 0 keeps all.
+        min_p: drop tokens less likely than this fraction of the likeliest, in [0, 1].
+        frequency_penalty: subtracted from a token's logit once for every time it was generated.
+        presence_penalty: subtracted once from the logit of every token that was generated.
+        repetition_penalty: divides positive and multiplies negative logits of tokens in prompt or output (CTRL paper).
+        logit_bias: added to the logits of these token ids, after the grammar's mask.
+        seed: of the request's own random stream; None draws one when the request enters the engine.
+        max_tokens: at most this many tokens are generated.
+        min_tokens: no end of sequence before this many; a grammar that is complete wins.
+        stop: generation ends before the first of these strings, which is not part of the text.
+        stop_token_ids: generation ends at these tokens, which are not part of the text.
+        ignore_eos: the model's end-of-sequence tokens do not end the generation.
+        logprobs: None for none, 0 for each generated token's own, k for the k likeliest as well.
+
+    Raises:
+        RequestError: a value is out of its range; the message names it.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+    max_tokens: int = 128
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in _NUMBERS:
+            _check_number(name, getattr(self, name), low, high)
+        for name, low, high in _INTEGERS:
+            _check_integer(name, getattr(self, name), low, high)
+        if self.top_p == 0 or self.repetition_penalty == 0:
+            raise RequestError("top_p and repetition_penalty must be greater than 0")
+        if self.min_tokens > self.max_tokens:
+            raise RequestError(f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}")
+        if not all(isinstance(stop, str) and stop for stop in self.stop):
+            raise RequestError(f"stop must hold non-empty strings, not {self.stop!r}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def has_penalties(self) -> bool:
+        return bool(self.frequency_penalty or self.presence_penalty or self.repetition_penalty != 1)
+
+
+_NUMBERS = (
+    ("temperature", 0.0, 1e6),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("frequency_penalty", -1e6, 1e6),
+    ("presence_penalty", -1e6, 1e6),
+    ("repetition_penalty", 0.0, 1e6),
+)
+_INTEGERS = (
+    ("top_k", 0, 1 << 31),
+    ("max_tokens", 1, 1 << 31),
+    ("min_tokens", 0, 1 << 31),
+    ("seed", 0, (1 << 64) - 1),
+    ("logprobs", 0, MAX_LOGPROBS),
+)
+
+
+def _check_number(name: str, value: Any, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise RequestError(f"{name} must be a number from {low:g} to {high:g}, not {value!r}")
+
+
+def _check_integer(name: str, value: Any, low: int, high: int) -> None:
+    if value is None and name in ("seed", "logprobs"):
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RequestError(f"{name} must be a whole number from {low} to {high}, not {value!r}")

@@ -1,0 +1,1 @@
+"""Palmette: programs of language-model calls, and the runtime that executes them."""
