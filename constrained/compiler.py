@@ -1,0 +1,60 @@
+"""From a frozen grammar to one that gives masks."""
+
+from __future__ import annotations
+
+import json
+
+from .automaton import LazyAutomaton
+from .compiled import CompiledGrammar
+from .grammar import Grammar
+from .json_schema import lower_json_schema
+from .limits import CompileLimits, Deadline
+from .program import build_program
+from .regex import lower_regex
+from .rules import Choice, Literal, Rules
+from .simplify import simplify
+from .vocabulary import Vocabulary
+
+DEFAULT_LIMITS = CompileLimits()
+
+
+def compile_grammar(
+    grammar: Grammar, vocabulary: Vocabulary, *, limits: CompileLimits = DEFAULT_LIMITS
+) -> CompiledGrammar:
+    """Compile `grammar` for the tokens of `vocabulary`. Safe to call from several threads at once.
+
+    Raises:
+        UnsupportedGrammarError: it uses a feature that is refused by name.
+        UnsatisfiableGrammarError: no text matches it, or none that this vocabulary can spell.
+        GrammarLimitError: it is larger than `limits`.
+        GrammarError: it is not legal.
+    """
+    deadline = Deadline(limits)
+    rules = simplify(lower(grammar, limits, deadline), vocabulary.alphabet)
+    deadline.check()
+    rules.verify()
+    deadline.check()
+    program = build_program(rules, limits, deadline)
+    deadline.check()
+    automaton = LazyAutomaton(program, limits, vocabulary.preferred_bytes)
+    return CompiledGrammar(grammar, vocabulary, automaton)
+
+
+def lower(grammar: Grammar, limits: CompileLimits, deadline: Deadline) -> Rules:
+    """The rules of `grammar` as its front end makes them, not simplified yet. They hold for any vocabulary."""
+    match grammar.kind:
+        case "regex":
+            return lower_regex(grammar.source, limits)
+        case "json_schema":
+            return lower_json_schema(grammar.source, limits, deadline)
+        case "choices":
+            return lower_choices(grammar.source, limits)
+
+
+def lower_choices(source: str, limits: CompileLimits) -> Rules:
+    """Rules of exactly the strings of the JSON array `source`."""
+    limits.check("source_chars", len(source), "characters of the choices")
+    choices = json.loads(source)
+    return Rules(
+        "start", {"start": Choice(tuple(Literal(choice.encode("utf-8", "surrogatepass")) for choice in choices))}
+    )

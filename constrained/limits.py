@@ -1,0 +1,57 @@
+"""The bounds within which a grammar compiles and runs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from .errors import GrammarLimitError
+
+
+@dataclass(frozen=True, slots=True)
+class CompileLimits:
+    """Bounds on one grammar; whatever exceeds one ends with a `GrammarLimitError` that names it.
+
+    Attributes:
+        seconds: wall time of `compile_grammar`.
+        source_chars: length of the pattern, the schema's JSON or the choices.
+        nesting: groups inside groups of a pattern.
+        rules: rules that the grammar lowers to.
+        positions: places in those rules (about one a byte class, literal byte or repetition).
+        min_repeat: the largest lower bound of a repetition (`{m,}`, minLength, minItems). Upper bounds are free.
+        states: states met while the grammar is used; each takes about 1.1 KiB.
+        configurations: alternatives that one state follows at once, which bounds the time of one step.
+    """
+
+    seconds: float = 20.0
+    source_chars: int = 2_000_000
+    nesting: int = 100
+    rules: int = 100_000
+    positions: int = 500_000
+    min_repeat: int = 10_000
+    states: int = 200_000
+    configurations: int = 50_000
+
+    def check(self, name: str, value: int, what: str, *, pointer: str = "") -> None:
+        """Raise `GrammarLimitError` where `value` is above the limit called `name`; `what` says what was counted."""
+        allowed = getattr(self, name)
+        if value > allowed:
+            raise GrammarLimitError(
+                f"{what}: {value} is above the limit of {allowed} (CompileLimits.{name}); simplify, or raise it",
+                pointer=pointer,
+            )
+
+
+class Deadline:
+    """The moment until which one compilation may run."""
+
+    def __init__(self, limits: CompileLimits) -> None:
+        self._seconds = limits.seconds
+        self._end_s = time.monotonic() + limits.seconds
+
+    def check(self) -> None:
+        """Raise `GrammarLimitError` once the time is up."""
+        if time.monotonic() > self._end_s:
+            raise GrammarLimitError(
+                f"compiling took longer than {self._seconds} s (CompileLimits.seconds); simplify, or raise it"
+            )

@@ -1,0 +1,174 @@
+"""Rules flattened to positions, the instructions that the automaton follows."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from enum import IntEnum
+
+from .limits import CompileLimits, Deadline
+from .rules import ByteClass, Choice, Literal, Node, Repeat, RuleRef, Rules, Sequence
+
+RETURN = 0  # the one position that ends every rule and every counted round
+
+
+class Op(IntEnum):
+    """What happens at a position."""
+
+    BYTES = 0  # take one byte of `mask`, go to `next`
+    SPLIT = 1  # go to each of `targets`, taking nothing
+    CALL = 2  # do the rule at `body`, then go to `next`
+    REPEAT = 3  # do `body` `low` to `high` times, then go to `next`
+    RETURN = 4  # end of a rule, or of a round of a REPEAT
+
+
+@dataclass(slots=True)
+class Position:
+    """One instruction; the fields that its `op` does not use keep their defaults. `high` None is unbounded."""
+
+    op: Op = Op.SPLIT
+    mask: int = 0
+    next: int = RETURN
+    body: int = RETURN
+    low: int = 0
+    high: int | None = None
+    targets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Positions of a whole grammar.
+
+    Attributes:
+        positions: `positions[RETURN]` is the one return.
+        start: the first position of the start rule.
+        shortest: [positions] the fewest bytes from a position to the RETURN of its own rule or round.
+    """
+
+    positions: list[Position]
+    start: int
+    shortest: list[int]
+
+
+def build_program(grammar: Rules, limits: CompileLimits, deadline: Deadline) -> Program:
+    """Flatten verified `grammar`.
+
+    Raises:
+        GrammarLimitError: too many rules, positions or needed repetitions, or out of time.
+    """
+    limits.check("rules", len(grammar.rules), "the grammar's rules")
+    builder = _Builder(grammar, limits, deadline)
+    builder.build()
+    return Program(builder.positions, builder.entries[grammar.start], _shortest(builder.positions))
+
+
+class _Builder:
+    def __init__(self, grammar: Rules, limits: CompileLimits, deadline: Deadline) -> None:
+        self._grammar = grammar
+        self._limits = limits
+        self._deadline = deadline
+        self.positions: list[Position] = [Position(Op.RETURN)]
+        self.entries: dict[str, int] = {}
+        self._todo: list[tuple[Node, int, int]] = []
+
+    def build(self) -> None:
+        for name in self._grammar.rules:
+            self.entries[name] = self._new()
+        for name, node in self._grammar.rules.items():
+            self._todo.append((node, self.entries[name], RETURN))
+            while self._todo:
+                self._place(*self._todo.pop())
+            self._limits.check("positions", len(self.positions), "the grammar's positions")
+            self._deadline.check()
+
+    def _new(self) -> int:
+        self.positions.append(Position())
+        return len(self.positions) - 1
+
+    def _later(self, node: Node, then: int) -> int:
+        entry = self._new()
+        self._todo.append((node, entry, then))
+        return entry
+
+    def _place(self, node: Node, entry: int, then: int) -> None:
+        """Make position `entry` do `node` and go on at `then`."""
+        match node:
+            case Literal(value):
+                self._place_literal(value, entry, then)
+            case ByteClass(mask):
+                self.positions[entry] = Position(Op.BYTES, mask=mask, next=then)
+            case Sequence(parts):
+                entries = [entry, *(self._new() for _ in parts[1:])]
+                self._todo.extend(zip(parts, entries, [*entries[1:], then], strict=True))
+            case Choice(options):
+                targets = tuple(self._later(option, then) for option in options)
+                self.positions[entry] = Position(Op.SPLIT, targets=targets)
+            case Repeat():
+                self._place_repeat(node, entry, then)
+            case RuleRef(name):
+                self.positions[entry] = Position(Op.CALL, body=self.entries[name], next=then)
+
+    def _place_literal(self, value: bytes, entry: int, then: int) -> None:
+        if not value:
+            self.positions[entry] = Position(Op.SPLIT, targets=(then,))
+            return
+        entries = [entry, *(self._new() for _ in value[1:]), then]
+        for byte, here, following in zip(value, entries, entries[1:], strict=False):
+            self.positions[here] = Position(Op.BYTES, mask=1 << byte, next=following)
+
+    def _place_repeat(self, node: Repeat, entry: int, then: int) -> None:
+        self._limits.check("min_repeat", node.min, "a repetition's lower bound")
+        match node.min, node.max:
+            case 0, 1:
+                body = self._later(node.body, then)
+                self.positions[entry] = Position(Op.SPLIT, targets=(body, then))
+            case 0, None:
+                body = self._later(node.body, entry)
+                self.positions[entry] = Position(Op.SPLIT, targets=(body, then))
+            case 1, None:
+                again = self._new()
+                body = self._later(node.body, again)
+                self.positions[again] = Position(Op.SPLIT, targets=(body, then))
+                self.positions[entry] = Position(Op.SPLIT, targets=(body,))
+            case low, high:
+                body = self._later(node.body, RETURN)
+                self.positions[entry] = Position(Op.REPEAT, body=body, next=then, low=low, high=high)
+
+
+def _shortest(positions: list[Position]) -> list[int]:
+    """Fewest bytes from each position to its RETURN.
+
+    Source: Knuth, "A generalization of Dijkstra's algorithm", 1977.
+    """
+    users: list[list[int]] = [[] for _ in positions]
+    for here, position in enumerate(positions):
+        for needed in {position.next, position.body, *position.targets}:
+            users[needed].append(here)
+    final: dict[int, int] = {}
+    heap = [(0, RETURN)]
+    while heap:
+        length, here = heapq.heappop(heap)
+        if here in final:
+            continue
+        final[here] = length
+        for user in users[here]:
+            cost = None if user in final else _cost(positions[user], final)
+            if cost is not None:
+                heapq.heappush(heap, (cost, user))
+    return [final.get(here, 0) for here in range(len(positions))]
+
+
+def _cost(position: Position, final: dict[int, int]) -> int | None:
+    """Fewest bytes of `position` by what is `final` so far; None while something it needs is not."""
+    if position.op is Op.SPLIT:
+        return min((final[target] for target in position.targets if target in final), default=None)
+    rest = final.get(position.next)
+    if rest is None or position.op is Op.RETURN:
+        return None
+    if position.op is Op.BYTES:
+        return rest + 1
+    rounds = 1 if position.op is Op.CALL else position.low
+    if rounds == 0:
+        return rest
+    body = final.get(position.body)
+    return None if body is None else rest + rounds * body

@@ -1,0 +1,239 @@
+"""The one intermediate form of every grammar: named rules over bytes.
+
+A front end (choices, regular expressions, JSON Schema) builds `Rules`; simplify.py removes what can never match;
+`Rules.verify` states what the automaton relies on. Nodes are values and may be shared between rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from .errors import GrammarError, UnsatisfiableGrammarError
+
+ALL_BYTES = (1 << 256) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Exactly these bytes; empty bytes match the empty string."""
+
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ByteClass:
+    """One byte of a set: bit b of `mask` says whether byte b is in it. Zero matches nothing."""
+
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """All `parts`, one after the other."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Any one of `options`. No options match nothing (JSON Schema's `false`)."""
+
+    options: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`min` to `max` times `body`; `max` None is unbounded."""
+
+    body: Node
+    min: int
+    max: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRef:
+    """What the rule called `name` matches."""
+
+    name: str
+
+
+Node = Literal | ByteClass | Sequence | Choice | Repeat | RuleRef
+
+EMPTY = Literal(b"")
+NOTHING = Choice(())
+
+
+def byte_range(low: int, high: int) -> ByteClass:
+    """The bytes `low` to `high`, both included."""
+    return ByteClass((1 << (high + 1)) - (1 << low))
+
+
+def byte_set(members: Iterable[int]) -> ByteClass:
+    """Exactly the bytes of `members`."""
+    mask = 0
+    for byte in members:
+        mask |= 1 << byte
+    return ByteClass(mask)
+
+
+def optional(node: Node) -> Repeat:
+    """`node` or nothing at all."""
+    return Repeat(node, 0, 1)
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes directly inside `node`."""
+    kind = type(node)  # not `match`: this is the inner loop of every pass over a grammar
+    if kind is Sequence:
+        return node.parts  # type: ignore[union-attr]  # mypy does not narrow by `kind is`
+    if kind is Choice:
+        return node.options  # type: ignore[union-attr]  # as above
+    return (node.body,) if isinstance(node, Repeat) else ()
+
+
+def postorder(root: Node) -> list[Node]:
+    """Every distinct node object of `root`, children before parents. Iterative: patterns may nest deeply."""
+    order = [root]
+    for node in order:  # grows while it is walked: parents before children
+        order.extend(children(node))
+    return list({id(node): node for node in reversed(order)}.values())
+
+
+def references(root: Node) -> set[str]:
+    """Names of the rules that `root` refers to."""
+    return {node.name for node in postorder(root) if isinstance(node, RuleRef)}
+
+
+def holds(root: Node, known: set[str], *, leaf: Callable[[Literal | ByteClass], bool]) -> dict[int, bool]:
+    """A property of each node of `root` by id(): of leaves by `leaf`, of references by membership in `known`.
+
+    A sequence has it when all parts do, a choice when any option does, a repetition when its body does or it may be
+    empty. Both "matches something" and "matches the empty string" are of this shape.
+    """
+    value: dict[int, bool] = {}
+    for node in postorder(root):
+        match node:
+            case Literal() | ByteClass():
+                value[id(node)] = leaf(node)
+            case Sequence(parts):
+                value[id(node)] = all(value[id(part)] for part in parts)
+            case Choice(options):
+                value[id(node)] = any(value[id(option)] for option in options)
+            case Repeat(body, least, _):
+                value[id(node)] = least == 0 or value[id(body)]
+            case RuleRef(name):
+                value[id(node)] = name in known
+    return value
+
+
+def is_productive_leaf(node: Literal | ByteClass) -> bool:
+    """Whether the leaf matches anything."""
+    return isinstance(node, Literal) or node.mask != 0
+
+
+def is_nullable_leaf(node: Literal | ByteClass) -> bool:
+    """Whether the leaf matches the empty string."""
+    return isinstance(node, Literal) and not node.value
+
+
+def rules_that_hold(rules: Mapping[str, Node], leaf: Callable[[Literal | ByteClass], bool]) -> set[str]:
+    """The least set of rules with the property of `holds`, found by propagating along references."""
+    users: dict[str, list[str]] = {}
+    for name, node in rules.items():
+        for target in references(node):
+            users.setdefault(target, []).append(name)
+    known: set[str] = set()
+    todo = list(rules)
+    while todo:
+        name = todo.pop()
+        if name not in known and holds(rules[name], known, leaf=leaf)[id(rules[name])]:
+            known.add(name)
+            todo.extend(users.get(name, ()))
+    return known
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A grammar over bytes: the texts that the rule called `start` matches."""
+
+    start: str
+    rules: Mapping[str, Node]
+
+    def verify(self) -> None:
+        """Check what the automaton relies on.
+
+        Raises:
+            UnsatisfiableGrammarError: some rule matches nothing.
+            GrammarError: no rules, a reference to no rule, impossible bounds, or left recursion.
+        """
+        if self.start not in self.rules:
+            raise GrammarError(f"there is no start rule {self.start!r}")
+        for name, node in self.rules.items():
+            self._verify_nodes(name, node)
+        dead = self.rules.keys() - rules_that_hold(self.rules, is_productive_leaf)
+        if dead:
+            raise UnsatisfiableGrammarError(f"rule {min(dead)!r} matches nothing")
+        self._reject_left_recursion()
+
+    def _verify_nodes(self, name: str, root: Node) -> None:
+        for node in postorder(root):
+            match node:
+                case RuleRef(target) if target not in self.rules:
+                    raise GrammarError(f"rule {name!r} refers to {target!r}, which does not exist")
+                case Repeat(_, least, most) if least < 0 or (most is not None and most < least):
+                    raise GrammarError(f"rule {name!r} repeats {least} to {most} times")
+                case ByteClass(mask) if not 0 <= mask <= ALL_BYTES:
+                    raise GrammarError(f"rule {name!r} has a class that is no set of bytes")
+                case _:
+                    pass
+
+    def _reject_left_recursion(self) -> None:
+        """A cycle of calls before any byte would grow the stack for ever; a cycle of tail calls only adds nothing."""
+        nullable = rules_that_hold(self.rules, is_nullable_leaf)
+        calls = {name: left_calls(node, nullable) for name, node in self.rules.items()}
+        for name, targets in calls.items():
+            for target, is_tail in targets.items():
+                if not is_tail and _reaches(calls, target, name):
+                    raise GrammarError(f"rule {name!r} is left-recursive through {target!r}")
+
+
+def left_calls(root: Node, nullable: set[str]) -> dict[str, bool]:
+    """Rules that `root` may call before it takes a byte; True where every such call is the last thing it does."""
+    empty = holds(root, nullable, leaf=is_nullable_leaf)
+    calls: dict[str, bool] = {}
+    todo: list[tuple[Node, bool]] = [(root, True)]
+    seen: set[tuple[int, bool]] = set()
+    while todo:
+        node, is_tail = todo.pop()
+        if (id(node), is_tail) in seen:
+            continue
+        seen.add((id(node), is_tail))
+        match node:
+            case RuleRef(name):
+                calls[name] = calls.get(name, True) and is_tail
+            case Choice(options):
+                todo.extend((option, is_tail) for option in options)
+            case Repeat(body, _, most):
+                todo.append((body, is_tail and most == 1))
+            case Sequence(parts):
+                for index, part in enumerate(parts):
+                    todo.append((part, is_tail and index == len(parts) - 1))
+                    if not empty[id(part)]:
+                        break
+            case _:
+                pass
+    return calls
+
+
+def _reaches(calls: Mapping[str, Mapping[str, bool]], start: str, goal: str) -> bool:
+    seen = {start}
+    todo = [start]
+    while todo:
+        name = todo.pop()
+        if name == goal:
+            return True
+        fresh = calls[name].keys() - seen
+        seen |= fresh
+        todo.extend(fresh)
+    return False

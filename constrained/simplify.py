@@ -1,0 +1,195 @@
+"""Removes from `Rules` what can never match, so that every position of what is left can reach an end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from .errors import UnsatisfiableGrammarError
+from .rules import (
+    EMPTY,
+    NOTHING,
+    ByteClass,
+    Choice,
+    Literal,
+    Node,
+    Repeat,
+    RuleRef,
+    Rules,
+    Sequence,
+    holds,
+    is_nullable_leaf,
+    is_productive_leaf,
+    postorder,
+    references,
+    rules_that_hold,
+)
+
+
+def simplify(grammar: Rules, alphabet: int) -> Rules:
+    """An equal grammar without dead alternatives and without counted repetitions of the empty string.
+
+    Args:
+        grammar: may refer to rules that match nothing; must not refer to rules that do not exist.
+        alphabet: bit b says whether byte b can be written at all; other bytes are taken out of every class.
+
+    Raises:
+        UnsatisfiableGrammarError: nothing matches `grammar` (in that alphabet).
+    """
+    within = {name: _restrict(node, alphabet) for name, node in _reachable(grammar).items()}
+    alive = rules_that_hold(within, is_productive_leaf)
+    if grammar.start not in alive:
+        raise UnsatisfiableGrammarError("nothing matches this grammar", pointer=_culprit(within, alive))
+    kept = {name: _prune(node, alive) if len(alive) < len(within) else node for name, node in within.items()}
+    kept = {name: node for name, node in kept.items() if name in alive}
+    rules = _without_empty_rounds(kept)
+    return Rules(grammar.start, _reachable(Rules(grammar.start, rules)))
+
+
+def _reachable(grammar: Rules) -> dict[str, Node]:
+    found: dict[str, Node] = {}
+    todo = [grammar.start]
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found[name] = grammar.rules[name]
+            todo.extend(target for target in sorted(references(found[name])) if target not in found)
+    return found
+
+
+def _culprit(rules: dict[str, Node], alive: set[str]) -> str:
+    """The dead rule that needs no other dead rule, if rules carry JSON pointers: where the contradiction is."""
+    for name, node in rules.items():
+        is_schema = "~" not in name.replace("~0", "").replace("~1", "")  # no rule derived from a schema's own
+        if name not in alive and name.startswith("#/") and is_schema and not references(node) - alive:
+            return name.removeprefix("#")
+    return ""
+
+
+def _restrict(root: Node, alphabet: int) -> Node:
+    def leaf(node: Literal | ByteClass) -> Node:
+        if isinstance(node, ByteClass):
+            return ByteClass(node.mask & alphabet) if node.mask & alphabet else NOTHING
+        return node if all(alphabet >> byte & 1 for byte in node.value) else NOTHING
+
+    return _rebuild(root, leaf, RuleRef)
+
+
+def _prune(root: Node, alive: set[str]) -> Node:
+    return _rebuild(root, lambda node: node, lambda name: RuleRef(name) if name in alive else NOTHING)
+
+
+def _rebuild(root: Node, leaf: Callable[[Literal | ByteClass], Node], reference: Callable[[str], Node]) -> Node:
+    new: dict[int, Node] = {}
+    for node in postorder(root):
+        match node:
+            case RuleRef(name):
+                new[id(node)] = reference(name)
+            case Sequence(parts):
+                new[id(node)] = sequence(new[id(part)] for part in parts)
+            case Choice(options):
+                new[id(node)] = choice(new[id(option)] for option in options)
+            case Repeat(body, least, most):
+                new[id(node)] = repeat(new[id(body)], least, most)
+            case _:
+                new[id(node)] = leaf(node)
+    return new[id(root)]
+
+
+def sequence(parts: Iterable[Node]) -> Node:
+    """A `Sequence` without empty parts; nothing where one part matches nothing."""
+    kept = tuple(part for part in parts if part != EMPTY)
+    if NOTHING in kept:
+        return NOTHING
+    return EMPTY if not kept else kept[0] if len(kept) == 1 else Sequence(kept)
+
+
+def choice(options: Iterable[Node]) -> Node:
+    """A `Choice` without options that match nothing."""
+    kept = tuple(option for option in options if option != NOTHING)
+    return kept[0] if len(kept) == 1 else Choice(kept)
+
+
+def repeat(body: Node, least: int, most: int | None) -> Node:
+    """A `Repeat` whose trivial cases are taken away."""
+    if body == NOTHING:
+        return EMPTY if least == 0 else NOTHING
+    if most == 0 or body == EMPTY:
+        return EMPTY
+    return body if least == most == 1 else Repeat(body, least, most)
+
+
+def _without_empty_rounds(rules: dict[str, Node]) -> dict[str, Node]:
+    """Rewrite counted repetitions of what may be empty, such as ``(a?){3,5}``, to ``(a){0,5}``.
+
+    A round that takes no byte would let the automaton count without reading. Loops (``*``, ``+``, ``?``) do not count.
+    """
+    rewriter = _EmptyRounds(rules)
+    return rewriter.run()
+
+
+class _EmptyRounds:
+    """Rewrites rules, adding for each nullable rule that a counted body needs a twin that is never empty."""
+
+    def __init__(self, rules: dict[str, Node]) -> None:
+        self._rules = rules
+        self._nullable = rules_that_hold(rules, is_nullable_leaf)
+        self._twins: list[str] = []
+
+    def run(self) -> dict[str, Node]:
+        result = {name: self._rewrite(node) for name, node in self._rules.items()}
+        done = 0
+        while done < len(self._twins):
+            name = self._twins[done]
+            result[_twin(name)] = self._nonempty(result[name])
+            done += 1
+        return result
+
+    def _rewrite(self, root: Node) -> Node:
+        if not any(_counts(node) for node in postorder(root)):
+            return root
+        empty = holds(root, self._nullable, leaf=is_nullable_leaf)
+        new: dict[int, Node] = {}
+        for node in postorder(root):
+            match node:
+                case Sequence(parts):
+                    new[id(node)] = sequence(new[id(part)] for part in parts)
+                case Choice(options):
+                    new[id(node)] = choice(new[id(option)] for option in options)
+                case Repeat(body, _, most) if _counts(node) and empty[id(body)]:
+                    new[id(node)] = repeat(self._nonempty(new[id(body)]), 0, most)
+                case Repeat(body, least, most):
+                    new[id(node)] = repeat(new[id(body)], least, most)
+                case _:
+                    new[id(node)] = node
+        return new[id(root)]
+
+    def _nonempty(self, root: Node) -> Node:
+        """What `root` matches, less the empty string."""
+        empty = holds(root, self._nullable, leaf=is_nullable_leaf)
+        new: dict[int, Node] = {}
+        for node in postorder(root):
+            new[id(node)] = self._nonempty_node(node, new) if empty[id(node)] else node
+        return new[id(root)]
+
+    def _nonempty_node(self, node: Node, new: dict[int, Node]) -> Node:
+        match node:
+            case RuleRef(name):
+                if name not in self._twins:
+                    self._twins.append(name)
+                return RuleRef(_twin(name))
+            case Sequence(parts):  # all parts are nullable: the first that is not empty, then the rest
+                return choice(sequence((new[id(part)], *parts[i + 1 :])) for i, part in enumerate(parts))
+            case Choice(options):
+                return choice(new[id(option)] for option in options)
+            case Repeat(body, _, most):
+                return repeat(new[id(body)], 1, most)
+            case _:
+                return NOTHING
+
+
+def _counts(node: Node) -> bool:
+    return isinstance(node, Repeat) and (node.min > 1 or node.max not in (1, None))
+
+
+def _twin(name: str) -> str:
+    return f"{name}~nonempty"

@@ -1,0 +1,122 @@
+"""Hypothesis strategies for random patterns, schemas and vocabularies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from palmette.constrained import Vocabulary
+
+_ATOMS = [
+    *["a", "b", "ab", ".", r"\d", r"\w", r"\s", r"\S", "[ab]", "[^a]", "[a-c1-3]"],
+    *["é", "[à-ü]", "😀", r"\.", r"\x41", "(?i:k)", "(?:)", "[^é]", r"[\d_]", "日"],
+]
+_QUANTIFIERS = ["", "", "", "*", "+", "?", "{2}", "{1,3}", "{2,}", "{,2}", "*?", "+?", "??", "{0,4}?", "{0}"]
+
+
+def _grown(patterns: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    groups = st.tuples(st.sampled_from(["(?:", "("]), patterns, st.sampled_from(_QUANTIFIERS)).map(
+        lambda part: f"{part[0]}{part[1]}){part[2]}"
+    )
+    return (
+        groups
+        | st.lists(patterns, min_size=2, max_size=3).map("".join)
+        | st.lists(patterns, min_size=2, max_size=3).map("|".join).map("(?:{})".format)
+    )
+
+
+patterns: st.SearchStrategy[str] = st.recursive(
+    st.tuples(st.sampled_from(_ATOMS), st.sampled_from(_QUANTIFIERS)).map(
+        lambda part: (f"(?:{part[0]})" if part[1] else part[0]) + part[1]
+    ),
+    _grown,
+    max_leaves=6,
+)
+"""Patterns of Python's re in every supported construct, small enough to be compared by brute force."""
+
+texts: st.SearchStrategy[str] = st.text(st.sampled_from("aabbc1 .é😀ABkK\u212a日_\n"), max_size=8)
+"""Texts over characters that `patterns` tell apart."""
+
+_TOKENS = [
+    *[b"ab", b"aa", b"ba", b"abc", b"bab", b"\n ", "é".encode(), "😀".encode(), "😀".encode()[:2]],
+    *["é".encode()[1:] + b"a", b'":', b'"}', b'", "', b'"a', b"true", b"null", b"[[", b"]]", b"1."],
+    *[b"00", b'{"', b"},", b"\\u00", b"a", b"1"],
+]
+
+vocabularies: st.SearchStrategy[Vocabulary] = st.lists(st.sampled_from(_TOKENS), max_size=12).map(
+    lambda extra: Vocabulary(
+        [*(bytes([byte]) for byte in range(256)), None, b"", *extra], end_ids=[256, 270 + len(extra)], size=300
+    )
+)
+"""All bytes, an end token, an empty token, some longer tokens (with duplicates), and logits past the end."""
+
+_KEYS = st.sampled_from(["a", "ab", "b", 'q"', "é", ""])
+_BOUND = st.integers(-120, 120)
+_FLOAT = st.sampled_from([-10, -1.5, -0.25, 0, 0.5, 1, 2.75, 99.9, 100])
+
+
+def _interval(values: st.SearchStrategy[Any], low: str, high: str) -> st.SearchStrategy[dict[str, Any]]:
+    pairs = st.tuples(st.none() | values, st.none() | values)
+
+    def ordered(pair: tuple[Any, Any]) -> dict[str, Any]:
+        if None not in pair and pair[0] > pair[1]:
+            pair = (pair[1], pair[0])
+        return {key: value for key, value in zip((low, high), pair, strict=True) if value is not None}
+
+    return pairs.map(ordered)
+
+
+def _typed(name: str, *parts: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.tuples(*parts).map(lambda found: {"type": name, **{key: v for part in found for key, v in part.items()}})
+
+
+_LEAVES: st.SearchStrategy[Any] = (
+    st.sampled_from([True, {}, {"type": "boolean"}, {"type": "null"}, {"type": ["string", "null"], "maxLength": 2}])
+    | _typed("integer", _interval(_BOUND, "minimum", "maximum"))
+    | _typed("number", _interval(_FLOAT, "minimum", "maximum"))
+    | _typed("number", _interval(_FLOAT, "exclusiveMinimum", "maximum"))
+    | _typed("string", _interval(st.integers(0, 4), "minLength", "maxLength"))
+    | st.sampled_from(["^[A-Z]+$", "[0-9]{2}", "^ab|cd$", "^.{1,3}$", 'q"', "é", r"^\d+(\.\d)?$"]).map(
+        lambda pattern: {"type": "string", "pattern": pattern}
+    )
+    | st.lists(st.sampled_from(["a", 'b"', 1, 1.5, None, True, [1, {"k": "v"}], {"x": [], "y": 2}]), min_size=1).map(
+        lambda values: {"enum": values}
+    )
+    | st.sampled_from([{"const": "x"}, {"const": {"a": [1, 2.0]}}, {"minimum": 3, "maxLength": 1, "maxItems": 1}])
+)
+
+
+def _object(schemas: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    properties = st.dictionaries(_KEYS, schemas, max_size=3)
+    extra = st.sampled_from([{}, {"additionalProperties": False}]) | schemas.map(lambda s: {"additionalProperties": s})
+    required = st.lists(_KEYS, unique=True, max_size=2)
+    return st.tuples(properties, extra, required).map(
+        lambda found: {"type": "object", "properties": found[0], **found[1], "required": found[2]}
+    )
+
+
+def _array(schemas: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    lists = st.lists(schemas, min_size=1, max_size=2)
+    prefix: st.SearchStrategy[dict[str, Any]] = st.just({}) | lists.map(lambda found: {"prefixItems": found})
+    items: st.SearchStrategy[dict[str, Any]] = st.just({}) | schemas.map(lambda found: {"items": found})
+    return _typed("array", prefix, items, _interval(st.integers(0, 3), "minItems", "maxItems"))
+
+
+def _combined(schemas: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    pairs = st.tuples(schemas, schemas)
+    return (
+        st.lists(schemas, min_size=1, max_size=3).map(lambda options: {"anyOf": options, "title": "any of them"})
+        | pairs.map(lambda pair: {"allOf": list(pair)})
+        | st.tuples(pairs, _object(schemas)).map(lambda found: {"anyOf": list(found[0]), **found[1]})
+    )
+
+
+_without_references: st.SearchStrategy[Any] = st.recursive(
+    _LEAVES, lambda inner: _object(inner) | _array(inner) | _combined(inner), max_leaves=5
+)
+
+schemas: st.SearchStrategy[Any] = _without_references | st.tuples(_without_references, _object(_LEAVES)).map(
+    lambda found: {"$ref": "#/$defs/it", **found[1], "$defs": {"it": found[0]}}
+)
+"""JSON Schemas in the supported subset and a little beyond; some of them match nothing."""
