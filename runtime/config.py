@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 from .errors import RequestError
 
@@ -60,6 +60,26 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise RequestError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+class EngineSettings(TypedDict, total=False):
+    """The fields of `EngineConfig` but for `model`, as keyword arguments of `launch`."""
+
+    load_format: LoadFormat
+    dtype: DType
+    device: str | None
+    context_length: int | None
+    max_total_tokens: int | None
+    memory_bytes: int | None
+    page_size: int | None
+    max_running_requests: int
+    chunk_size: int
+    policy: Policy
+    radix_cache: bool
+    jump_forward: bool
+    seed: int | None
+    attention_backend: str | None
+    mask_rows: int
 
 
 _POSITIVE = (

@@ -62,6 +62,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             raise RequestError(f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}")
         if not all(isinstance(stop, str) and stop for stop in self.stop):
             raise RequestError(f"stop must hold non-empty strings, not {self.stop!r}")
+        _check_bias(self.logit_bias)
 
     @property
     def greedy(self) -> bool:
@@ -70,6 +71,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_penalties(self) -> bool:
         return bool(self.frequency_penalty or self.presence_penalty or self.repetition_penalty != 1)
+
+
+def check_vocabulary(params: SamplingParams, vocab_size: int) -> None:
+    """Raise RequestError if the logit bias names a token that a model of `vocab_size` tokens does not have."""
+    unknown = [token_id for token_id in params.logit_bias if token_id >= vocab_size]
+    if unknown:
+        raise RequestError(f"logit_bias names token {unknown[0]}, but the model's tokens are 0 to {vocab_size - 1}")
 
 
 _NUMBERS = (
@@ -99,3 +107,10 @@ def _check_integer(name: str, value: Any, low: int, high: int) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise RequestError(f"{name} must be a whole number from {low} to {high}, not {value!r}")
+
+
+def _check_bias(logit_bias: dict[int, float]) -> None:
+    for token_id, value in logit_bias.items():
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
+            raise RequestError(f"logit_bias must map token ids to numbers, but it has the key {token_id!r}")
+        _check_number(f"logit_bias[{token_id}]", value, -1e6, 1e6)

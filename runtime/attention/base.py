@@ -1,0 +1,56 @@
+"""What an attention backend is: `plan` once a step, then `run` once a layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from palmette.runtime.batch import Int32Array, StepPlan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from palmette.runtime.layers.attention import RadixAttention
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """The part of a step that attention needs; fields as in `StepPlan`.
+
+    Attributes:
+        kv_slots: [T], where each token's key and value are written.
+        query_indptr: [R + 1], tokens of row r are query_indptr[r] to query_indptr[r + 1].
+        page_indptr: [R + 1], into page_ids.
+        page_ids: pages of each row's whole context, in order; the last may be partly filled.
+        seq_lens: [R], tokens of context including this step's.
+    """
+
+    kv_slots: Int32Array
+    query_indptr: Int32Array
+    page_indptr: Int32Array
+    page_ids: Int32Array
+    seq_lens: Int32Array
+
+    @classmethod
+    def of(cls, plan: StepPlan) -> AttentionPlan:
+        """The part of `plan` that attention needs."""
+        return cls(plan.kv_slots, plan.query_indptr, plan.page_indptr, plan.page_ids, plan.seq_lens)
+
+
+class AttentionBackend(Protocol):
+    """Causal attention over paged keys and values."""
+
+    def plan(self, batch: AttentionPlan) -> None:
+        """Prepare for a step's rows. Must not wait for the device."""
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, layer: RadixAttention) -> Tensor:
+        """Write k and v at the step's kv_slots, then attend.
+
+        Args:
+            q: [T, layer.num_heads, layer.head_dim].
+            k, v: [T, layer.num_kv_heads, layer.head_dim].
+
+        Returns:
+            [T, layer.num_heads, layer.head_dim]. The token at position p of a row sees positions 0 to p of it, or the
+            last `sliding_window` of those.
+        """

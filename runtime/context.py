@@ -1,0 +1,67 @@
+"""What stands before a node: token ids that are settled, and text that is not encoded yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .batch import Int32Array
+from .tokenizer import Piece, Tokenizer
+
+NO_OWNER = -1
+"""Owner of a token that belongs to no node: the start token of an empty context."""
+
+_EMPTY = np.empty(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids [N] of a context, and for each the id of the node whose text it begins in."""
+
+    ids: Int32Array
+    owners: Int32Array
+
+    def after_start(self, start_id: int) -> Prompt:
+        """The same tokens behind a start token that belongs to no node."""
+        start = np.array([[start_id], [NO_OWNER]], dtype=np.int32)
+        return Prompt(np.concatenate([start[0], self.ids]), np.concatenate([start[1], self.owners]))
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The text of a path of the tree, as tokens up to the last generation and as pieces of constant text after it.
+
+    Constant text between two generations is encoded as one string, so the same text gives the same ids in however many
+    nodes it came. Generated ids are settled and never encoded again.
+    """
+
+    settled: Prompt = Prompt(_EMPTY, _EMPTY)
+    pieces: tuple[Piece, ...] = ()
+
+    def with_text(self, text: str, *, owner: int, template: bool = False) -> Context:
+        if not text:
+            return self
+        return replace(self, pieces=(*self.pieces, Piece(text, template, owner)))
+
+    def with_output(self, prompt: Prompt, token_ids: Sequence[int], tail: str, *, owner: int) -> Context:
+        """The context after a generation: `prompt`, its `token_ids`, and the `tail` of a token that a stop cut."""
+        ids = np.concatenate([prompt.ids, np.asarray(token_ids, dtype=np.int32)])
+        owners = np.concatenate([prompt.owners, np.full(len(token_ids), owner, dtype=np.int32)])
+        return Context(Prompt(ids, owners)).with_text(tail, owner=owner)
+
+    def encode(self, tokenizer: Tokenizer) -> Prompt:
+        """All of the context as tokens. An empty context is the tokenizer's start token."""
+        encoded = tokenizer.encode(self.pieces, start=not len(self.settled.ids))
+        ids = np.concatenate([self.settled.ids, np.asarray(encoded.ids, dtype=np.int32)])
+        owners = np.concatenate([self.settled.owners, np.asarray(encoded.owners, dtype=np.int32)])
+        prompt = Prompt(ids, owners)
+        return prompt if len(ids) else prompt.after_start(tokenizer.start_id)
+
+
+def shared_length(left: Int32Array, right: Int32Array) -> int:
+    """Number of tokens that two sequences have in common at their beginning."""
+    length = min(len(left), len(right))
+    different = np.flatnonzero(left[:length] != right[:length])
+    return int(different[0]) if len(different) else length

@@ -1,0 +1,96 @@
+"""What becomes of a sampled token: it is accepted, becomes text, and may end the output or force more of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from .constrained_stop import stop_is_legal
+from .constraint import accept_within_budget, constrain
+from .program import TokenLogprob
+from .request import Request
+
+if TYPE_CHECKING:
+    from palmette.constrained import CompiledGrammar
+
+ForcedText = Callable[[Request], Sequence[int]]
+"""The token ids that a request's grammar forces next; often none."""
+
+
+class Generation:
+    """Takes tokens into a request's output until it ends.
+
+    It ends, in this order of precedence: at a stop token or end of sequence (not part of the text), before a stop
+    string, where the grammar lets nothing follow, at max_tokens. `min_tokens` holds back end tokens alone; a grammar
+    that is complete wins over it. In a constrained output, stop strings and stop tokens count only where the grammar
+    accepts.
+
+    Methods return the text that may be shown now, and raise what the grammar raises.
+
+    Args:
+        forced_text: None takes no tokens without sampling them. A request with logprobs takes none either, since they
+            would have no log-probability.
+    """
+
+    def __init__(self, forced_text: ForcedText | None) -> None:
+        self._forced_text = forced_text
+
+    def begin(self, request: Request, compiled: CompiledGrammar) -> str:
+        """Hold a request to its compiled grammar; the output may begin with forced text, or be all of it."""
+        matcher = constrain(request, compiled)
+        if matcher.finished:
+            request.finish("grammar")
+            return ""
+        return self._force(request)
+
+    def take(self, request: Request, token_id: int, logprob: TokenLogprob | None) -> str:
+        """Take a sampled token. It may be refused: the request then samples once more."""
+        text = self._take(request, token_id)
+        if text is None:
+            request.draw_again()
+            return ""
+        if logprob is not None:
+            request.logprobs.append(logprob)
+        return text + self._force(request) if request.is_active else text
+
+    def _force(self, request: Request) -> str:
+        if self._forced_text is None or request.matcher is None or request.params.logprobs is not None:
+            return ""
+        shown = ""
+        for token_id in self._forced_text(request):
+            text = self._take(request, token_id)
+            if text is None:
+                break
+            request.forced += 1
+            shown += text
+            if not request.is_active:
+                break
+        return shown
+
+    def _take(self, request: Request, token_id: int) -> str | None:
+        """Append a token and end the output where it ends; None where an ending would no longer fit."""
+        if self._is_end(request, token_id):
+            request.append(token_id)
+            request.finish("stop", token_id)
+            return request.text.finish()
+        may_stop = stop_is_legal(request, token_id)
+        if request.matcher is not None and not accept_within_budget(request, token_id):
+            return None
+        request.append(token_id)
+        text = request.text.push(token_id, may_stop=may_stop)
+        self._end(request)
+        return text if request.is_active else text + request.text.finish()
+
+    def _is_end(self, request: Request, token_id: int) -> bool:
+        matcher = request.matcher
+        if matcher is not None:
+            return matcher.is_accepting and (token_id in request.stop_ids or token_id in request.end_ids)
+        return token_id in request.stop_ids and request.num_output >= request.params.min_tokens
+
+    def _end(self, request: Request) -> None:
+        if request.text.matched is not None:
+            request.finish("stop", request.text.matched)
+        elif request.matcher is not None and request.matcher.finished:
+            request.finish("grammar")
+        elif request.tokens_left <= 0:
+            request.finish("length")

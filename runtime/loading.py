@@ -1,0 +1,72 @@
+"""From settings to a running engine: the model, its tokenizer, and the scheduler between them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from palmette.constrained import MaskTable, compile_grammar
+
+from .config import EngineConfig
+from .engine import Engine
+from .errors import RequestError
+from .forced_text import ForcedText
+from .grammar_queue import GrammarQueue
+from .model_runner import ModelRunner
+from .program import ModelInfo
+from .scheduler import Scheduler
+from .tokenizer import Tokenizer
+from .weights import find_model
+
+
+def load_engine(config: EngineConfig) -> Engine:
+    """Load the model that `config` names and start an engine on it.
+
+    Raises:
+        ModelLoadError: the model or its tokenizer cannot be found or read.
+        RequestError: a setting does not fit the model or the device.
+    """
+    path = find_model(config.model)
+    tokenizer = Tokenizer.load(path)
+    runner = ModelRunner.load(path, config, valid_vocab=len(tokenizer.token_bytes))
+    scheduler = build_scheduler(runner, tokenizer, config)
+    return Engine(scheduler, tokenizer, _model_info(path, runner, tokenizer, config), seed=config.seed)
+
+
+def build_scheduler(runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig) -> Scheduler:
+    """The scheduler of a loaded model, with grammars over its vocabulary."""
+    vocabulary = tokenizer.vocabulary(runner.config.vocab_size)
+    return Scheduler(
+        runner,
+        config=config,
+        num_pages=runner.num_pages,
+        page_size=runner.page_size,
+        context_length=context_length(runner, config),
+        vocab_size=runner.config.vocab_size,
+        mask_table=MaskTable(config.mask_rows, vocabulary),
+        grammar_queue=GrammarQueue(partial(compile_grammar, vocabulary=vocabulary)),
+        forced_text=ForcedText(tokenizer),
+    )
+
+
+def context_length(runner: ModelRunner, config: EngineConfig) -> int:
+    """Most tokens of prompt and output: the model's own length unless a shorter one is set.
+
+    Raises:
+        RequestError: more is asked for than the model was made for.
+    """
+    longest = runner.config.context_length
+    if config.context_length is not None and config.context_length > longest:
+        raise RequestError(f"context_length={config.context_length} is more than the model's own {longest}")
+    return config.context_length or longest
+
+
+def _model_info(path: Path, runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig) -> ModelInfo:
+    return ModelInfo(
+        name=config.model or path.name,
+        context_length=context_length(runner, config),
+        vocab_size=runner.config.vocab_size,
+        chat_template=tokenizer.chat_template,
+        bos_token=tokenizer.bos_token,
+        eos_token=tokenizer.eos_token,
+    )

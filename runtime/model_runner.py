@@ -1,0 +1,290 @@
+"""Executes steps: token ids through the model to sampled tokens and scores, on one device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .attention import AttentionBackend, AttentionPlan, attention_backend
+from .batch import FROM_SLOT, Int32Array, StepPlan, StepResult
+from .config import EngineConfig
+from .errors import ModelLoadError, RequestError
+from .kv_storage import KVStorage, pages_for_memory
+from .layers.operators import operators_for
+from .layers.placement import Alone, Collective, Placement
+from .models import CausalLM, ModelConfig
+from .sampler import Sampled, Sampler, check_sampled
+from .weights import Checkpoint
+
+_KV_SHARE = {"cpu": 0.25, "cuda": 0.85}
+"""Part of the free memory that the KV pool takes where nothing is said."""
+
+_SCORED_LOGITS = 1 << 23
+"""Logits made at once for scoring (32 MB in float32)."""
+
+
+class ModelRunner:
+    """Runs a model's steps in the order they are launched. See `palmette.runtime.batch.Runner`.
+
+    On a GPU `launch` only enqueues work; the handle's `result` waits for it.
+
+    Attributes:
+        model, storage, sampler: what a step passes through.
+        num_pages, page_size: of the KV storage.
+    """
+
+    def __init__(
+        self, model: CausalLM, storage: KVStorage, sampler: Sampler, *, attention: AttentionBackend | None = None
+    ) -> None:
+        self.model = model
+        self.storage = storage
+        self.sampler = sampler
+        self._attention = attention or attention_backend(None, storage)
+        self._device = model.placement.device
+        self._use_thread = operators_for(model.placement).use_thread
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        settings: EngineConfig,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        collective: Collective | None = None,
+        valid_vocab: int | None = None,
+    ) -> ModelRunner:
+        """Load the model in a folder or GGUF file and give it KV storage as `settings` say.
+
+        Args:
+            rank, world, collective: this runner's shard, and how it talks to the other ranks.
+            valid_vocab: how many tokens the tokenizer has, where the logits are wider.
+
+        Raises:
+            ModelLoadError: the model cannot be loaded; names the file and the tensor.
+            RequestError: a setting does not fit the device.
+        """
+        checkpoint = Checkpoint.open(path)
+        config = checkpoint.config
+        placement = place(config, settings, rank=rank, world=world, collective=collective)
+        model = checkpoint.load(placement, load_format=settings.load_format, seed=settings.seed or 0)
+        page_size = settings.page_size or 1
+        num_pages = _num_pages(config, placement, settings, page_size)
+        storage = KVStorage(config, placement, num_pages=num_pages, page_size=page_size)
+        sampler = Sampler(
+            config.vocab_size,
+            settings.max_running_requests,
+            settings.mask_rows,
+            placement.device,
+            valid_vocab=None if valid_vocab is None else min(valid_vocab, config.vocab_size),
+        )
+        attention = attention_backend(settings.attention_backend, storage)
+        return cls(model, storage, sampler, attention=attention)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+    @property
+    def num_pages(self) -> int:
+        return self.storage.num_pages
+
+    @property
+    def page_size(self) -> int:
+        return self.storage.page_size
+
+    def launch(self, plan: StepPlan) -> RunnerStep:
+        """Start a step."""
+        self._use_thread()
+        with torch.inference_mode():
+            self.sampler.load(plan.setups)
+            self.sampler.write_masks(plan.mask_updates)
+            hidden = self._forward(plan)
+            scores = self._score(hidden, plan)
+            sampled = self._sample(hidden, plan)
+            return RunnerStep.of(plan, sampled, scores)
+
+    def _forward(self, plan: StepPlan) -> _Hidden:
+        """Hidden states of the tokens whose logits are sampled or scored."""
+        self._attention.plan(AttentionPlan.of(plan))
+        tokens = np.union1d(_last_tokens(plan), plan.score_tokens).astype(np.int32)
+        wanted = None if len(tokens) == len(plan.token_ids) else self._upload(tokens)
+        states = self.model.hidden(self._token_ids(plan), self._upload(plan.positions), self._attention, wanted)
+        return _Hidden(tokens, states)
+
+    def _token_ids(self, plan: StepPlan) -> Tensor:
+        """The step's token ids [T]; those that the host does not know come from the sampler."""
+        token_ids = self._upload(plan.token_ids)
+        if not (plan.token_ids == FROM_SLOT).any():
+            return token_ids
+        slots = np.repeat(plan.slots, np.diff(plan.query_indptr))
+        return torch.where(token_ids == FROM_SLOT, self.sampler.last_tokens[self._upload(slots)], token_ids)
+
+    def _sample(self, hidden: _Hidden, plan: StepPlan) -> Sampled:
+        # Also where no row is sampled: the sampler counts tokens that were forced.
+        return self.sampler.sample_unchecked(self.model.logits(self._states(hidden, _last_tokens(plan))), plan)
+
+    def _score(self, hidden: _Hidden, plan: StepPlan) -> Tensor:
+        """Log-probabilities [P] of the plan's score_targets, a bounded number of logits at a time."""
+        most = max(1, _SCORED_LOGITS // self.config.vocab_size)
+        parts = [
+            _log_probs(
+                self.model.logits(self._states(hidden, plan.score_tokens[i : i + most])),
+                self._upload(plan.score_targets[i : i + most]),
+            )
+            for i in range(0, len(plan.score_tokens), most)
+        ]
+        return torch.cat(parts) if parts else torch.empty(0, device=self._device)
+
+    def _states(self, hidden: _Hidden, tokens: Int32Array) -> Tensor:
+        """States [N, hidden_size] of these tokens."""
+        if np.array_equal(tokens, hidden.tokens):
+            return hidden.states
+        return hidden.states.index_select(0, self._upload(np.searchsorted(hidden.tokens, tokens).astype(np.int32)))
+
+    def _upload(self, array: npt.NDArray[np.int32]) -> Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if self._device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hidden:
+    """Last hidden states [W, hidden_size] of a step's tokens [W], which are flat indices in rising order."""
+
+    tokens: Int32Array
+    states: Tensor
+
+
+def _last_tokens(plan: StepPlan) -> Int32Array:
+    """[S], flat index of the last token of each row that is sampled."""
+    return plan.query_indptr[1:][plan.sample_rows] - 1
+
+
+def _log_probs(logits: Tensor, targets: Tensor) -> Tensor:
+    """log softmax(logits [P, V])[targets [P]] in float32."""
+    logits = logits.float()
+    return logits.gather(1, targets.long()[:, None]).squeeze(1) - logits.logsumexp(dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerStep:
+    """A launched step: its tensors on their way to the host."""
+
+    _plan: StepPlan
+    _sampled: Sampled
+    _scores: Tensor
+    _arrived: torch.cuda.Event | None
+
+    @classmethod
+    def of(cls, plan: StepPlan, sampled: Sampled, scores: Tensor) -> RunnerStep:
+        """Begin to copy the step's tensors to the host."""
+        top = tuple(None if pair is None else (_to_host(pair[0]), _to_host(pair[1])) for pair in sampled.top)
+        on_host = Sampled(_to_host(sampled.token_ids), _to_host(sampled.logprobs), top)
+        scores_on_host = _to_host(scores)
+        if scores.device.type == "cpu":
+            return cls(plan, on_host, scores_on_host, None)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        arrived.record()
+        return cls(plan, on_host, scores_on_host, arrived)
+
+    def result(self) -> StepResult:
+        """Wait for the step.
+
+        Raises:
+            EngineError: a row could not be sampled: its logits are not finite, or its mask allows nothing.
+        """
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        token_ids: Int32Array = self._sampled.token_ids.numpy()
+        check_sampled(token_ids, self._plan)
+        return StepResult(
+            step=self._plan.step,
+            token_ids=token_ids,
+            logprobs=self._sampled.logprobs.numpy(),
+            top_logprobs=tuple(
+                None if pair is None else (pair[0].numpy(), pair[1].numpy()) for pair in self._sampled.top
+            ),
+            score_logprobs=self._scores.numpy(),
+        )
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    if tensor.device.type == "cpu":
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
+
+# -- where a model goes, and how much of the KV cache fits ------------------------------------------------------------
+
+
+def place(
+    config: ModelConfig,
+    settings: EngineConfig,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    collective: Collective | None = None,
+) -> Placement:
+    """The placement that `settings` ask for.
+
+    Raises:
+        RequestError: the device does not exist.
+        ModelLoadError: the checkpoint's own dtype is asked for and is not a float type that is known.
+    """
+    device = _device(settings.device)
+    name: str = settings.dtype
+    if name == "auto":
+        name = "float32" if device.type == "cpu" else config.dtype
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ModelLoadError(f"dtype={name!r} in config.json is not supported; give dtype='bfloat16' or 'float32'")
+    return Placement(rank, world, collective or Alone(), dtype, device)
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise RequestError(f"device={name!r} is not a device; known: cpu, cuda, cuda:0, ...") from None
+    if device.type not in _KV_SHARE:
+        raise RequestError(f"device={name!r} is not supported; known: {', '.join(_KV_SHARE)}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise RequestError(f"device={name!r} is not there: {torch.cuda.device_count()} CUDA devices were found")
+    return device
+
+
+def _num_pages(config: ModelConfig, placement: Placement, settings: EngineConfig, page_size: int) -> int:
+    """Pages of the KV pool, no more than all requests at their longest could use."""
+    if settings.max_total_tokens is not None:
+        return -(-settings.max_total_tokens // page_size)
+    memory = settings.memory_bytes or int(free_memory_bytes(placement.device) * _KV_SHARE[placement.device.type])
+    pages = pages_for_memory(config, placement, memory_bytes=memory, page_size=page_size)
+    if pages < 1:
+        raise RequestError(f"memory_bytes={memory} holds not one page of {page_size} tokens of this model's KV cache")
+    longest = -(-(settings.context_length or config.context_length) // page_size)
+    return min(pages, settings.max_running_requests * longest)
+
+
+def free_memory_bytes(device: torch.device) -> int:
+    """Memory of the device that nobody uses."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return _host_memory(("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"))
+
+
+def _host_memory(names: Sequence[str]) -> int:
+    """The first of these page counts that the system knows, in bytes."""
+    known = next(name for name in names if name in os.sysconf_names)
+    return os.sysconf(known) * os.sysconf("SC_PAGE_SIZE")

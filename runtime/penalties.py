@@ -1,0 +1,145 @@
+"""Frequency, presence and repetition penalties, for the request slots that have them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .batch import FROM_SLOT, Int32Array, SlotSetup, StepPlan
+
+_FIRST_ROWS = 4
+
+
+class PenaltyCounts:
+    """How often each token was generated, and which tokens the prompt holds, for slots with penalties.
+
+    Memory is taken only for such slots: each owns one row of `_counts` and `_in_prompt` until it is loaded anew.
+    Sampled tokens are counted on the device; tokens that were appended without sampling (forced by a grammar) are
+    counted when a step computes them.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._counts = torch.zeros((0, vocab_size), dtype=torch.int32, device=device)
+        self._in_prompt = torch.zeros((0, vocab_size), dtype=torch.bool, device=device)
+        self._coefficients = torch.zeros((0, 3), dtype=torch.float32, device=device)
+        self._row_of: dict[int, int] = {}
+        self._free: list[int] = []
+        self._counted: dict[int, int] = {}  # tokens of prompt and output counted so far, by slot
+
+    def load(self, setup: SlotSetup) -> None:
+        """Begin (or, after a retraction, take up again) the counts of a slot; without penalties its row is freed."""
+        if not setup.params.has_penalties:
+            self._drop(setup.slot)
+            return
+        row = self._row(setup.slot)
+        params = setup.params
+        self._coefficients[row] = torch.tensor(
+            (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+        )
+        self._counts[row] = torch.from_numpy(self._histogram(setup.output_ids))
+        self._in_prompt[row] = torch.from_numpy(self._histogram(setup.prompt_ids) > 0)
+        self._counted[setup.slot] = len(setup.prompt_ids) + len(setup.output_ids)
+
+    def _histogram(self, token_ids: Int32Array) -> npt.NDArray[np.int32]:
+        known = token_ids[token_ids < self._vocab_size]
+        return np.bincount(known, minlength=self._vocab_size).astype(np.int32)
+
+    def _row(self, slot: int) -> int:
+        if slot not in self._row_of:
+            if not self._free:
+                self._grow()
+            self._row_of[slot] = self._free.pop()
+        return self._row_of[slot]
+
+    def _grow(self) -> None:
+        held = len(self._counts)
+        added = max(held, _FIRST_ROWS)
+        self._counts = _with_rows(self._counts, added)
+        self._in_prompt = _with_rows(self._in_prompt, added)
+        self._coefficients = _with_rows(self._coefficients, added)
+        self._free = list(range(held, held + added))
+
+    def _drop(self, slot: int) -> None:
+        if slot in self._row_of:
+            self._free.append(self._row_of.pop(slot))
+            del self._counted[slot]
+
+    def count_forced(self, plan: StepPlan) -> None:
+        """Count the tokens of the step that nothing sampled: they lie past what was counted before."""
+        if not self._row_of:
+            return
+        for row, slot in enumerate(plan.slots.tolist()):
+            if slot in self._row_of:
+                tokens = slice(int(plan.query_indptr[row]), int(plan.query_indptr[row + 1]))
+                self._count_new(slot, plan.token_ids[tokens], plan.positions[tokens])
+
+    def _count_new(self, slot: int, token_ids: Int32Array, positions: Int32Array) -> None:
+        new = positions >= self._counted[slot]
+        if not new.any():
+            return
+        self._counted[slot] = int(positions[-1]) + 1
+        forced = token_ids[new & (token_ids != FROM_SLOT)]
+        self._counts[self._row_of[slot]] += torch.from_numpy(self._histogram(forced)).to(self._device)
+
+    def count_sampled(self, slots: Int32Array, seq_lens: Int32Array, token_ids: Tensor) -> None:
+        """Count one token for each sampled slot.
+
+        Args:
+            slots: [S], slots that were sampled; those without penalties are passed over.
+            seq_lens: [S], tokens of context before the sampled one.
+            token_ids: [S] int64 on the device; negative where sampling failed.
+        """
+        sampled = self._penalised(slots)
+        if not sampled:
+            return
+        for index in sampled:
+            self._counted[int(slots[index])] = int(seq_lens[index]) + 1
+        tokens = token_ids[self._index(sampled)].clamp(min=0)
+        self._counts[self._rows_of(slots, sampled), tokens] += 1
+
+    def any_of(self, slots: Int32Array) -> bool:
+        """Whether any of these slots has penalties."""
+        return bool(self._penalised(slots))
+
+    def apply(self, scores: Tensor, slots: Int32Array) -> None:
+        """Penalise the rows of `scores`, [S, V] float32, whose slots have penalties; in place.
+
+        The repetition penalty comes first (as in transformers: tokens of prompt and output; positive logits are
+        divided, negative ones multiplied), then OpenAI's frequency and presence penalties (tokens of the output).
+        """
+        penalised = self._penalised(slots)
+        if not penalised:
+            return
+        index, rows = self._index(penalised), self._rows_of(slots, penalised)
+        repetition, frequency, presence = self._coefficients[rows].T[:, :, None]
+        counts = self._counts[rows]
+        generated = counts > 0
+        plain = scores[index]
+        repeated = torch.where(plain > 0, plain / repetition, plain * repetition)
+        penalty = frequency * counts + presence * generated
+        scores[index] = torch.where(generated | self._in_prompt[rows], repeated, plain) - penalty
+
+    def _penalised(self, slots: Int32Array) -> list[int]:
+        if not self._row_of:
+            return []
+        return [index for index, slot in enumerate(slots.tolist()) if slot in self._row_of]
+
+    def _rows_of(self, slots: Int32Array, chosen: list[int]) -> Tensor:
+        return self._index([self._row_of[int(slots[index])] for index in chosen])
+
+    def _index(self, values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless every row is free or owned by exactly one slot."""
+        owned = sorted([*self._row_of.values(), *self._free])
+        if owned != list(range(len(self._counts))) or self._row_of.keys() != self._counted.keys():
+            raise AssertionError(f"penalty rows {owned} do not cover 0 to {len(self._counts) - 1} once each")
+
+
+def _with_rows(tensor: Tensor, added: int) -> Tensor:
+    return torch.cat((tensor, tensor.new_zeros((added, tensor.shape[1]))))

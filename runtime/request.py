@@ -1,0 +1,255 @@
+"""One request: its tokens, what it holds, how far it is, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from palmette.constrained.errors import PalmetteError
+from palmette.constrained.grammar import Grammar
+
+from .batch import Int32Array
+from .detokenizer import OutputText
+from .errors import EngineError, RequestAbortedError, RequestError
+from .int32_buffer import Int32Buffer
+from .program import FinishReason, TokenLogprob
+from .radix_cache import RadixNode
+from .sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from palmette.constrained import Matcher
+
+RequestKind = Literal["generate", "score"]
+Status = Literal["waiting_grammar", "waiting", "running", "finished", "aborted", "failed"]
+
+_NEXT: dict[Status, tuple[Status, ...]] = {
+    "waiting_grammar": ("waiting", "aborted", "failed"),
+    "waiting": ("running", "finished", "aborted", "failed"),  # finished: its grammar forces the whole answer
+    "running": ("waiting", "finished", "aborted", "failed"),  # waiting: retracted
+    "finished": (),
+    "aborted": (),
+    "failed": (),
+}
+"""The legal steps of a request's status."""
+
+
+@dataclass(slots=True)
+class PageTable:
+    """The pages of one request's context. `KVMemory` alone changes it.
+
+    Attributes:
+        pages: in order; the last may be partly filled.
+        tree_pages: the first so many belong to the radix cache, the rest to the request.
+        handle: the lock on those of the radix cache.
+    """
+
+    pages: Int32Buffer = field(default_factory=Int32Buffer)
+    tree_pages: int = 0
+    handle: RadixNode | None = None
+
+    @property
+    def own_pages(self) -> Int32Array:
+        return self.pages.view[self.tree_pages :]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Request:
+    """A request to generate after a prompt, or to score a part of one.
+
+    Prefill, decode and forced text are all the same: `token_ids` from `num_computed` on are still to be computed, and
+    when a step computes the last of them, the next one is sampled. A score request ends there instead.
+
+    Attributes:
+        id: unique among active requests.
+        kind: what is asked for.
+        prompt_ids: [N] int32.
+        params: how to sample and when to end.
+        grammar: what the output must match.
+        score_from: score requests: log-probabilities of prompt_ids[score_from:] are wanted, 1 <= score_from < N.
+        end_ids: the model's end-of-sequence tokens.
+        group: siblings share it; they are admitted together where they fit.
+        text: the output's text so far, with its stop strings.
+
+        status: changed by `move_to` alone.
+        arrival: order of arrival, kept through retractions.
+        overtaken: later arrivals that were admitted while this request waited.
+        max_output: most tokens of output: max_tokens, or less where the context is shorter.
+        stop_ids: tokens that end the output.
+        slot: index in the runner's per-request buffers while running.
+        num_computed: the one committed length: keys and values of so many tokens are in the page table.
+        prefill_end: while running: the tokens that were known on admission.
+        setup_due: the runner's sampling state for this request must be loaded with its next row.
+        matcher: where the output stands in its grammar, once that is compiled.
+        ending_length: tokens of the shortest ending when it was last measured.
+        steered: the next token must be drawn under `Matcher.mask_within`, so that an ending still fits.
+        page_table: the pages it holds.
+
+        forced: how many output tokens the grammar forced.
+        logprobs: one an output token, where asked for.
+        score_logprobs: of prompt_ids[score_from:], as far as known.
+        finish_reason, matched: why it ended (None for scores); the stop string or token id that ended it.
+        error: why it failed or was aborted.
+        cached_tokens: prompt tokens found in the radix cache when it first ran.
+        computed_tokens: tokens computed for it, those computed again after a retraction included.
+        retractions: how often it gave its pages back and waited again.
+        arrived_s, started_s, ended_s: the scheduler's clock at arrival, first admission and end.
+    """
+
+    id: str
+    kind: RequestKind
+    prompt_ids: Int32Array
+    params: SamplingParams
+    grammar: Grammar | None = None
+    score_from: int = 0
+    end_ids: AbstractSet[int] = frozenset()
+    group: str | None = None
+    text: OutputText = field(default_factory=lambda: OutputText((), ()))
+
+    status: Status = field(init=False)
+    arrival: int = field(default=-1, init=False)
+    overtaken: int = field(default=0, init=False)
+    max_output: int = field(init=False)
+    slot: int = field(default=-1, init=False)
+    num_computed: int = field(default=0, init=False)
+    prefill_end: int = field(default=0, init=False)
+    setup_due: bool = field(default=False, init=False)
+    matcher: Matcher | None = field(default=None, init=False)
+    ending_length: int = field(default=0, init=False)
+    steered: bool = field(default=False, init=False)
+    page_table: PageTable = field(default_factory=PageTable, init=False)
+
+    forced: int = field(default=0, init=False)
+    logprobs: list[TokenLogprob] = field(default_factory=list, init=False)
+    score_logprobs: list[float] = field(default_factory=list, init=False)
+    finish_reason: FinishReason | None = field(default=None, init=False)
+    matched: str | int | None = field(default=None, init=False)
+    error: PalmetteError | None = field(default=None, init=False)
+    cached_tokens: int = field(default=0, init=False)
+    computed_tokens: int = field(default=0, init=False)
+    retractions: int = field(default=0, init=False)
+    arrived_s: float = field(default=0.0, init=False)
+    started_s: float | None = field(default=None, init=False)
+    ended_s: float | None = field(default=None, init=False)
+    stop_ids: AbstractSet[int] = field(init=False)
+    _tokens: Int32Buffer = field(init=False)
+    _prompt_length: int = field(init=False)
+    _end: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.status = "waiting" if self.grammar is None else "waiting_grammar"
+        self.max_output = self.params.max_tokens
+        stops = frozenset(self.params.stop_token_ids)
+        self.stop_ids = stops if self.params.ignore_eos else stops | self.end_ids
+        self._tokens = Int32Buffer(self.prompt_ids)
+        self._prompt_length = len(self.prompt_ids)
+        self._end = self._prompt_length - (self.kind == "score")
+
+    # -- tokens -----------------------------------------------------------------------------------------------------
+
+    @property
+    def token_ids(self) -> Int32Array:
+        """Prompt and output, forced tokens included."""
+        return self._tokens.view
+
+    @property
+    def output_ids(self) -> Int32Array:
+        """The output, with the token that ended it."""
+        return self._tokens.view[self._prompt_length :]
+
+    @property
+    def num_output(self) -> int:
+        return len(self._tokens) - self._prompt_length
+
+    @property
+    def tokens_left(self) -> int:
+        """How many more tokens of output there may be."""
+        return self.max_output - self.num_output
+
+    @property
+    def end(self) -> int:
+        """Tokens that must be computed before the next one is sampled or the scores are complete.
+
+        The last token of a score request predicts nothing that is asked for, so it is never computed.
+        """
+        return self._end
+
+    @property
+    def remaining(self) -> int:
+        """Tokens still to compute."""
+        return self._end - self.num_computed
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether tokens that were known on admission are still to be computed."""
+        return self.num_computed < self.prefill_end
+
+    @property
+    def longest_prefix(self) -> int:
+        """Most tokens that may come from the radix cache: what predicts the next result is computed."""
+        if self.kind == "score":
+            return self.score_from - 1 + len(self.score_logprobs)
+        return self._end - 1
+
+    def append(self, token_id: int) -> None:
+        """Add a token of output."""
+        self._tokens.append(token_id)
+        self._end += 1
+
+    def draw_again(self) -> None:
+        """Have the next step sample the token that was just sampled once more: it was not taken."""
+        self.num_computed -= 1
+        self.setup_due = self.params.has_penalties  # the sampler has counted the token already
+
+    # -- status -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        return bool(_NEXT[self.status])
+
+    def move_to(self, status: Status) -> None:
+        """Change the status by one legal step.
+
+        Raises:
+            EngineError: the step is not legal.
+        """
+        if status not in _NEXT[self.status]:
+            raise EngineError(f"request {self.id} cannot go from {self.status} to {status}")
+        self.status = status
+
+    def finish(self, reason: FinishReason | None, matched: str | int | None = None) -> None:
+        self.move_to("finished")
+        self.finish_reason, self.matched = reason, matched
+
+    def fail(self, error: PalmetteError) -> None:
+        self.move_to("failed")
+        self.error = error
+
+    def abort(self) -> None:
+        self.move_to("aborted")
+        self.finish_reason = "abort"
+        self.error = RequestAbortedError(f"request {self.id} was aborted")
+
+
+def check_request(request: Request, *, context_length: int, pool_tokens: int) -> None:
+    """Refuse a request that cannot run however long it waits.
+
+    Raises:
+        RequestError: the message names the numbers.
+    """
+    length = len(request.prompt_ids)
+    if length == 0:
+        raise RequestError("the prompt is empty; a prompt needs at least one token")
+    if request.kind == "score" and not 1 <= request.score_from < length:
+        raise RequestError(f"score_from must be from 1 to {length - 1} for {length} tokens, not {request.score_from}")
+    longest = context_length if request.kind == "score" else context_length - 1
+    if length > longest:
+        raise RequestError(
+            f"the prompt has {length} tokens, but at most {longest} fit this model's context of {context_length} tokens"
+            f"{'' if request.kind == 'score' else ' together with one token of output'}; shorten the prompt"
+        )
+    if request.end > pool_tokens:
+        raise RequestError(
+            f"the prompt has {length} tokens, but the KV pool holds {pool_tokens}; shorten the prompt or start the"
+            " engine with a larger max_total_tokens"
+        )

@@ -1,0 +1,109 @@
+"""From the rows that a step computes to the arrays that a model runner reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .batch import UNCONSTRAINED, Int32Array, SlotSetup, StepPlan, UInt32Array
+from .request import Request
+
+_NONE: Int32Array = np.empty(0, dtype=np.int32)
+
+
+class Row:
+    """One request's share of a step: `count` tokens from `start` to `stop`, the next that are to be computed.
+
+    Attributes:
+        is_sampled: the row reaches the end of what is known, so the next token is sampled.
+        scored: places of the tokens scored by this row; each is scored by the logits one place before.
+        mask_row: of the mask table, referenced until the step's result is processed.
+    """
+
+    __slots__ = ("count", "is_sampled", "mask_row", "request", "scored", "start", "stop")
+
+    def __init__(self, request: Request, count: int) -> None:
+        self.request = request
+        self.start = request.num_computed
+        self.count = count
+        self.stop = self.start + count
+        self.is_sampled = self.stop == request.end and request.kind == "generate"
+        self.scored = _scored(request, self.start, self.stop) if request.kind == "score" else range(0)
+        self.mask_row = UNCONSTRAINED
+
+
+def _scored(request: Request, start: int, stop: int) -> range:
+    first = request.score_from + len(request.score_logprobs)
+    return range(max(start + 1, first), stop + 1)
+
+
+def build_plan(
+    step: int, rows: Sequence[Row], page_size: int, mask_updates: tuple[Int32Array, UInt32Array] | None
+) -> StepPlan:
+    """The plan of a step. Its arrays are copies: they stay as they are when requests go on.
+
+    Every row's request has a slot, and pages for all of the row's tokens.
+    """
+    starts = _int32([row.start for row in rows])
+    counts = _int32([row.count for row in rows])
+    query_indptr = _indptr(counts)
+    seq_lens = starts + counts
+    tables = [row.request.page_table.pages.view for row in rows]
+    page_counts = -(-seq_lens // page_size)
+    page_indptr = _indptr(page_counts)
+    page_ids = np.concatenate([table[:n] for table, n in zip(tables, page_counts.tolist(), strict=True)])
+    positions = np.arange(query_indptr[-1], dtype=np.int32) + np.repeat(starts - query_indptr[:-1], counts)
+    pages = page_ids[np.repeat(page_indptr[:-1], counts) + positions // page_size]
+    sampled = [index for index, row in enumerate(rows) if row.is_sampled]
+    score_tokens, score_targets = _scores(rows, query_indptr)
+    return StepPlan(
+        step=step,
+        setups=tuple(_setup(row.request) for row in rows if row.request.setup_due),
+        token_ids=np.concatenate([row.request.token_ids[row.start : row.stop] for row in rows]),
+        positions=positions,
+        kv_slots=pages * np.int32(page_size) + positions % page_size,
+        query_indptr=query_indptr,
+        page_indptr=page_indptr,
+        page_ids=page_ids,
+        seq_lens=seq_lens,
+        slots=_int32([row.request.slot for row in rows]),
+        sample_rows=_int32(sampled),
+        output_positions=_int32([rows[index].request.num_output for index in sampled]),
+        mask_rows=_int32([rows[index].mask_row for index in sampled]),
+        mask_updates=mask_updates,
+        score_tokens=score_tokens,
+        score_targets=score_targets,
+    )
+
+
+def _scores(rows: Sequence[Row], query_indptr: Int32Array) -> tuple[Int32Array, Int32Array]:
+    """Flat indices whose logits score a token, and the tokens scored, in row order."""
+    tokens, targets = [_NONE], [_NONE]
+    for row, first in zip(rows, query_indptr.tolist(), strict=False):
+        scored = row.scored
+        if scored:
+            tokens.append(np.arange(scored.start - 1, scored.stop - 1, dtype=np.int32) + (first - row.start))
+            targets.append(row.request.token_ids[scored.start : scored.stop])
+    return np.concatenate(tokens, dtype=np.int32), np.concatenate(targets, dtype=np.int32)
+
+
+def _setup(request: Request) -> SlotSetup:
+    held_back = () if request.matcher is not None else sorted(request.stop_ids)
+    return SlotSetup(
+        slot=request.slot,
+        params=request.params,
+        prompt_ids=request.prompt_ids,
+        output_ids=request.output_ids.copy(),
+        end_ids=_int32(held_back),
+    )
+
+
+def _indptr(counts: Int32Array) -> Int32Array:
+    indptr = np.zeros(len(counts) + 1, dtype=np.int32)
+    np.cumsum(counts, out=indptr[1:])
+    return indptr
+
+
+def _int32(values: Sequence[int]) -> Int32Array:
+    return np.array(values, dtype=np.int32)

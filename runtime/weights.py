@@ -1,0 +1,227 @@
+"""Fills models from what users name: a folder of safetensors, a GGUF file, or random numbers in the shape of either.
+
+Tensors are read one at a time into the place where the model keeps them, so that loading takes the memory of one copy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from .config import LoadFormat
+from .default_model import DEFAULT_MODEL, DEFAULT_MODEL_ID, Progress, ensure_default_model
+from .errors import ModelLoadError
+from .gguf_reader import GGUFFile
+from .layers.placement import Placement, Slots, TensorSlot
+from .models import CausalLM, ModelConfig, model_factory
+from .models.config import read_json_object
+from .safetensors_files import SafetensorsFile
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_MOST_NAMES = 5
+
+
+class TensorSource(Protocol):
+    """A checkpoint."""
+
+    path: Path
+
+    def names(self) -> Collection[str]:
+        """Names of its tensors."""
+
+    def read_into(self, name: str, slot: TensorSlot) -> None:
+        """Fill a slot from the tensor `name`, one of `names()`."""
+
+
+def find_model(model: str | Path | None, progress: Progress | None = None) -> Path:
+    """The folder or .gguf file that a user's name for a model stands for.
+
+    Args:
+        model: a path, or None (or its name) for the default model, which is fetched when it is not in the cache yet.
+        progress: told how far a fetch is.
+
+    Raises:
+        ModelLoadError: there is no such folder or file, or it is no model.
+    """
+    if model is None or str(model) in (DEFAULT_MODEL, DEFAULT_MODEL_ID):
+        return ensure_default_model(progress)
+    path = Path(model).expanduser()
+    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+        return path
+    if path.is_file():
+        raise ModelLoadError(f"{path} is a file: give the folder that holds the model, or a .gguf file")
+    hint = ""
+    if _HUB_ID.fullmatch(str(model)):
+        hint = (
+            ". If that is a Hugging Face id: models are not fetched by id yet; download it with "
+            f"`hf download {model} --local-dir FOLDER` and give FOLDER"
+        )
+    raise ModelLoadError(f"no model folder at {str(model)!r}{hint}")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model on disk: its shape is read, its weights are not yet.
+
+    Attributes:
+        gguf: the open file, where `path` is one.
+    """
+
+    path: Path
+    config: ModelConfig
+    gguf: GGUFFile | None
+
+    @classmethod
+    def open(cls, path: Path) -> Checkpoint:
+        """Look at a folder or GGUF file.
+
+        Raises:
+            ModelLoadError: it cannot be read or is not supported.
+        """
+        if path.suffix == ".gguf" and path.is_file():
+            gguf = GGUFFile(path)
+            return cls(path, gguf.config(), gguf)
+        return cls(path, ModelConfig.from_folder(path), None)
+
+    def load(self, placement: Placement, *, load_format: LoadFormat = "auto", seed: int = 0) -> CausalLM:
+        """Build the model and fill this rank's shard; see `load_model`."""
+        factory = model_factory(self.config.architecture)
+        if load_format == "dummy":
+            model = factory(self.config, placement)
+            fill_randomly(model.slots(), seed=seed)
+            return model
+        source = self.gguf or SafetensorsFolder(self.path)  # looked at before memory is taken for the model
+        model = factory(self.config, placement)
+        fill(model, source)
+        return model
+
+
+def load_config(path: Path) -> ModelConfig:
+    """The shape of the model in a folder or GGUF file.
+
+    Raises:
+        ModelLoadError: it cannot be read or is not supported.
+    """
+    return Checkpoint.open(path).config
+
+
+def load_model(path: Path, placement: Placement, *, load_format: LoadFormat = "auto", seed: int = 0) -> CausalLM:
+    """Build the model in a folder or GGUF file, and fill this rank's shard.
+
+    Args:
+        path: a folder (with load_format "dummy", config.json is all it needs) or a .gguf file.
+        placement: dtype, device and shard.
+        seed: of the random weights of load_format "dummy": the same on every rank and for every number of ranks.
+
+    Raises:
+        ModelLoadError: the message names the file, and the tensor.
+    """
+    return Checkpoint.open(path).load(placement, load_format=load_format, seed=seed)
+
+
+def fill(model: CausalLM, source: TensorSource) -> None:
+    """Read every tensor of the model.
+
+    Raises:
+        ModelLoadError: a tensor is missing, unknown, of another shape, or cannot be read.
+    """
+    slots = model.slots()
+    names = set(source.names())
+    if missing := [name for name in slots if name not in names]:
+        raise ModelLoadError(f"{source.path} lacks {_listed(missing)}")
+    if unknown := [name for name in sorted(names) if name not in slots and not model.ignores(name)]:
+        raise ModelLoadError(
+            f"{source.path} holds {_listed(unknown)}, which a {model.config.architecture} of its config.json has no "
+            "place for"
+        )
+    for name, slot in slots.items():
+        source.read_into(name, slot)
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:_MOST_NAMES])
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{'tensor' if len(names) == 1 else 'tensors'} {shown}{more}"
+
+
+def fill_randomly(slots: Slots, *, seed: int) -> None:
+    """Normal random matrices that keep the size of what passes through, ones for norms, zeros for biases.
+
+    Each tensor has its own stream, keyed by its name: any sharding of the model gives the same model.
+    """
+    for name, slot in slots.items():
+        if len(slot.shape) == 1:
+            slot.target.fill_(0 if name.endswith(".bias") else 1)
+            continue
+        stream = zlib.crc32(f"{seed} {name}".encode())  # the CPU's generator looks at 32 bits only
+        generator = torch.Generator(slot.target.device).manual_seed(stream)
+        whole = torch.randn(slot.shape, generator=generator, device=slot.target.device)
+        slot.fill(whole.div_(math.sqrt(slot.shape[1])))
+
+
+class SafetensorsFolder:
+    """The checkpoint in a folder: model.safetensors, or several files with an index.
+
+    Raises:
+        ModelLoadError: there is none, a file of the index is missing, or there are only pickles.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files: dict[str, SafetensorsFile] = {}
+        index = path / "model.safetensors.index.json"
+        if index.is_file():
+            self._open_index(index)
+        else:
+            file = SafetensorsFile(_single_file(path))
+            self._files = dict.fromkeys(file.names(), file)
+
+    def names(self) -> Collection[str]:
+        return self._files
+
+    def read_into(self, name: str, slot: TensorSlot) -> None:
+        self._files[name].read_into(name, slot)
+
+    def _open_index(self, index: Path) -> None:
+        weight_map = read_json_object(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+            raise ModelLoadError(f"{index} has no weight_map of tensor names to file names")
+        opened = {name: self._open_shard(index, name) for name in sorted(set(weight_map.values()))}
+        for tensor, name in weight_map.items():
+            if tensor not in opened[name].names():
+                raise ModelLoadError(f"{index.parent / name} lacks tensor {tensor!r}, which {index.name} says it holds")
+            self._files[tensor] = opened[name]
+
+    def _open_shard(self, index: Path, name: str) -> SafetensorsFile:
+        path = index.parent / name
+        if path.parent != index.parent:
+            raise ModelLoadError(f"{index} names {name!r}: shards must lie beside the index")
+        if not path.is_file():
+            raise ModelLoadError(f"{index} names {name}, which is not there: was the download cut off?")
+        return SafetensorsFile(path)
+
+
+def _single_file(folder: Path) -> Path:
+    path = folder / "model.safetensors"
+    if path.is_file():
+        return path
+    found = sorted(folder.glob("*.safetensors"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(file.name for file in found[:_MOST_NAMES])
+        raise ModelLoadError(f"{folder} holds several safetensors files ({names}) and no model.safetensors.index.json")
+    if pickles := sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLES):
+        raise ModelLoadError(
+            f"{folder} holds {pickles[0]}, a pickle, which can run any code when it is loaded, and no safetensors: "
+            "convert it with transformers' `save_pretrained`"
+        )
+    raise ModelLoadError(f"{folder} has no weights: no model.safetensors and no model.safetensors.index.json")

@@ -1,0 +1,147 @@
+"""The attention backends against attention written out for one token and one head at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.tiny_models import tiny_config
+from torch import Tensor
+
+from palmette.runtime.attention import AttentionPlan, attention_backend
+from palmette.runtime.attention.torch_native import TorchNativeAttention
+from palmette.runtime.errors import RequestError
+from palmette.runtime.kv_storage import KVStorage
+from palmette.runtime.layers.attention import RadixAttention
+from palmette.runtime.layers.placement import Placement
+from palmette.runtime.models import ModelConfig
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step: (tokens already in the pages, tokens of the step) per row, and the shape of the layer."""
+
+    rows: tuple[tuple[int, int], ...]
+    page_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    kv_heads = draw(st.sampled_from([1, 2]))
+    row = st.tuples(st.integers(0, 12), st.one_of(st.just(1), st.integers(1, 9)))
+    return Case(
+        rows=tuple(draw(st.lists(row, min_size=1, max_size=6))),
+        page_size=draw(st.sampled_from([1, 3, 16])),
+        heads=kv_heads * draw(st.sampled_from([1, 3])),
+        kv_heads=kv_heads,
+        head_dim=draw(st.sampled_from([2, 8])),
+        window=draw(st.one_of(st.none(), st.integers(1, 20))),
+    )
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
+    """q [Q, heads, d] are the last of the N tokens of k and v [N, kv_heads, d]."""
+    out = torch.empty_like(q)
+    group = q.shape[1] // k.shape[1]
+    for i in range(len(q)):
+        stop = len(k) - len(q) + i + 1
+        start = 0 if window is None else max(0, stop - window)
+        for head in range(q.shape[1]):
+            weights = (k[start:stop, head // group] @ q[i, head] * scale).softmax(0)
+            out[i, head] = weights @ v[start:stop, head // group]
+    return out
+
+
+def check(case: Case, *, scale: float | None = None, backend: str | None = None) -> None:
+    """The backend's output and what it stored equal the reference; slots never written hold NaN."""
+    generator = torch.Generator().manual_seed(0)
+    config = ModelConfig.from_dict(
+        tiny_config(
+            num_attention_heads=case.heads,
+            num_key_value_heads=case.kv_heads,
+            head_dim=case.head_dim,
+            num_hidden_layers=2,
+        ),
+        source="test",
+    )
+    pages_per_row = -(-21 // case.page_size)
+    storage = KVStorage(config, Placement(), num_pages=pages_per_row * 6, page_size=case.page_size)
+    for tensor in (*storage.keys, *storage.values):
+        tensor.fill_(torch.nan)
+    layer = RadixAttention(
+        1,
+        num_heads=case.heads,
+        num_kv_heads=case.kv_heads,
+        head_dim=case.head_dim,
+        sliding_window=case.window,
+        scale=scale,
+    )
+    order = np.random.default_rng(0).permutation(storage.num_pages)
+    keys, values, queries, pages, slots = [], [], [], [], []
+    for r, (before, now) in enumerate(case.rows):
+        total = before + now
+        mine = order[r * pages_per_row :][: -(-total // case.page_size)]
+        positions = np.arange(total)
+        row_slots = mine[positions // case.page_size] * case.page_size + positions % case.page_size
+        k, v = (torch.randn(total, case.kv_heads, case.head_dim, generator=generator) for _ in range(2))
+        storage.write(1, torch.from_numpy(row_slots[:before]), k[:before], v[:before])
+        keys.append(k)
+        values.append(v)
+        queries.append(torch.randn(now, case.heads, case.head_dim, generator=generator))
+        pages.append(mine)
+        slots.append(row_slots[before:])
+    counts = [now for _, now in case.rows]
+    attention = attention_backend(backend, storage)
+    attention.plan(
+        AttentionPlan(
+            kv_slots=np.concatenate(slots).astype(np.int32),
+            query_indptr=np.cumsum([0, *counts]).astype(np.int32),
+            page_indptr=np.cumsum([0, *map(len, pages)]).astype(np.int32),
+            page_ids=np.concatenate(pages).astype(np.int32),
+            seq_lens=np.array([sum(row) for row in case.rows], dtype=np.int32),
+        )
+    )
+    new_k, new_v = (
+        torch.cat([x[before:] for x, (before, _) in zip(xs, case.rows, strict=True)]) for xs in (keys, values)
+    )
+    out = attention.run(torch.cat(queries), new_k, new_v, layer)
+    expected = [attend(q, k, v, layer.scale, case.window) for q, k, v in zip(queries, keys, values, strict=True)]
+    torch.testing.assert_close(out, torch.cat(expected), atol=1e-5, rtol=1e-5)
+    assert torch.equal(storage.keys[1][torch.from_numpy(np.concatenate(slots))], new_k)
+
+
+@given(case=cases(), backend=st.sampled_from(["torch_native", None]))
+@settings(max_examples=60)
+def test_any_step_equals_attention_written_out(case: Case, backend: str | None) -> None:
+    """Prefill and decode rows, grouped heads, windows, page sizes, and memory full of NaN beside the row's own."""
+    check(case, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["torch_native", "cpu"])
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("head_dim", [16, 64])
+def test_shapes_of_real_models(window: int | None, head_dim: int, backend: str) -> None:
+    """A batch of decode rows with heads in groups of three."""
+    check(Case(tuple((i, 1) for i in range(5)), 4, 9, 3, head_dim, window), backend=backend)
+
+
+def test_scale_is_the_layers() -> None:
+    """A layer may ask for another factor than 1 / sqrt(head_dim)."""
+    check(Case(((3, 2), (5, 1)), 1, 2, 2, 8, None), scale=0.1)
+
+
+def test_the_cpu_backend_refuses_what_it_cannot_read() -> None:
+    """bfloat16 and odd head sizes fall to torch, unless asked for by name."""
+    config = ModelConfig.from_dict(tiny_config(), source="test")
+    storage = KVStorage(config, Placement(dtype=torch.bfloat16), num_pages=1, page_size=1)
+    assert type(attention_backend(None, storage)) is TorchNativeAttention
+    with pytest.raises(RequestError, match="needs float32 on a CPU"):
+        attention_backend("cpu", storage)

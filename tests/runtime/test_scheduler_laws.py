@@ -1,0 +1,254 @@
+"""The laws of the scheduler under random load: right answers, nothing lost, nobody forgotten."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from tests.fakes import (
+    FakeEngine,
+    ManualExecutor,
+    ScriptedCompiler,
+    make_request,
+    scripted_brackets,
+    scripted_chain,
+    scripted_repeat,
+    spell,
+    token,
+)
+
+from palmette.constrained import Grammar, GrammarError
+from palmette.runtime.errors import RequestError
+from palmette.runtime.policy import OutputEstimate
+from palmette.runtime.request import Request
+
+DIGITS = [token(digit) for digit in "0123456789"]
+GRAMMARS = [
+    scripted_chain("call", [[token("a")], [token("b")], DIGITS, [token("c")], DIGITS]),
+    scripted_repeat("word", [token(letter) for letter in "abc"], least=2),
+    scripted_brackets("brackets", 6),
+]
+BAD = Grammar.regex("bad")
+TRUNKS = [[3 + (i * (7 + trunk) + trunk) % 40 for i in range(40)] for trunk in range(3)]
+
+
+def prompts() -> st.SearchStrategy[list[int]]:
+    """Prompts that often share a prefix."""
+    return st.builds(
+        lambda trunk, length, tail: TRUNKS[trunk][:length] + tail,
+        st.integers(0, 2),
+        st.integers(0, 40),
+        st.lists(st.integers(3, 6), min_size=1, max_size=6),
+    )
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Random requests, aborts and steps on a tiny pool. `FakeEngine` checks the invariants after every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[Request] = []
+        self.aborted: set[str] = set()
+
+    @initialize(
+        page_size=st.sampled_from([1, 4, 16]),
+        tokens=st.sampled_from([64, 96, 400]),
+        chunk_size=st.sampled_from([1, 5, 16, 512]),
+        policy=st.sampled_from(["fcfs", "lpm"]),
+        radix_cache=st.booleans(),
+        max_running_requests=st.sampled_from([1, 3, 32]),
+        jump_forward=st.booleans(),
+        ratio=st.sampled_from([0.0, 0.7]),
+    )
+    def begin(self, page_size: int, tokens: int, ratio: float, **config: Any) -> None:
+        self.executor = ManualExecutor()
+        self.engine = FakeEngine(
+            num_pages=tokens // page_size,
+            page_size=page_size,
+            context_length=90,
+            grammars=GRAMMARS,
+            compiler=ScriptedCompiler(*GRAMMARS, failing={BAD: GrammarError("bad")}),
+            executor=self.executor,
+            mask_rows=40,
+            **config,
+        )
+        self.engine.scheduler._estimate.ratio = ratio
+
+    def add(self, request: Request) -> None:
+        self.engine.add(request)
+        self.requests.append(request)
+
+    @rule(
+        prompt=prompts(),
+        max_tokens=st.integers(1, 30),
+        temperature=st.sampled_from([0.0, 1.0]),
+        presence_penalty=st.sampled_from([0.0, 0.5]),
+        min_tokens=st.integers(0, 1),
+        logprobs=st.sampled_from([None, 1]),
+        stop=st.sampled_from([(), ("ab", "7")]),
+        group=st.sampled_from([None, "x", "y"]),
+        branches=st.integers(1, 4),
+    )
+    def generate(self, prompt: list[int], branches: int, **params: Any) -> None:
+        for _ in range(branches):
+            name = f"g{len(self.requests)}"
+            self.add(make_request(name, prompt, **{**params, "seed": len(self.requests)}))
+
+    @rule(prompt=prompts(), grammar=st.sampled_from([g.grammar for g in GRAMMARS]), max_tokens=st.integers(5, 30))
+    def constrain(self, prompt: list[int], grammar: Grammar, max_tokens: int) -> None:
+        self.add(make_request(f"c{len(self.requests)}", prompt, grammar=grammar, max_tokens=max_tokens))
+
+    @rule(prompt=prompts())
+    def fail(self, prompt: list[int]) -> None:
+        self.add(make_request(f"b{len(self.requests)}", prompt, grammar=BAD))
+
+    @rule(prompt=prompts(), tail=st.lists(st.integers(3, 6), min_size=1, max_size=5))
+    def score(self, prompt: list[int], tail: list[int]) -> None:
+        name = f"s{len(self.requests)}"
+        self.add(make_request(name, prompt + tail, kind="score", score_from=len(prompt), group="x"))
+
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        active = [request.id for request in self.requests if request.is_active]
+        if active:
+            name = data.draw(st.sampled_from(active))
+            assert self.engine.scheduler.abort(name)
+            self.aborted.add(name)
+
+    @rule(data=st.data())
+    def abort_in_flight(self, data: st.DataObject) -> None:
+        plan = self.engine.scheduler.plan_step()
+        if plan is not None:
+            self.abort(data)
+            self.engine.scheduler.process(self.engine.runner.launch(plan).result())
+        self.engine.step()
+
+    @rule(steps=st.integers(1, 12))
+    def step(self, steps: int) -> None:
+        for _ in range(steps):
+            self.engine.step()
+
+    @rule()
+    def compile(self) -> None:
+        self.executor.run_next()
+
+    @rule()
+    def flush(self) -> None:
+        self.engine.scheduler.flush_cache()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        for _ in range(len(self.requests)):
+            self.executor.run_next()
+        self.engine.run()
+        assert {request.id for request in self.engine.finished} == {request.id for request in self.requests}
+        for request in self.requests:
+            self.check_end(request)
+        self.engine.check_empty()
+
+    def check_end(self, request: Request) -> None:
+        if request.status == "aborted":
+            assert request.id in self.aborted
+        elif request.status == "failed" and request.grammar == BAD:
+            assert isinstance(request.error, GrammarError)
+        elif request.status == "failed":
+            assert isinstance(request.error, RequestError)
+            assert request.end > self.engine.memory.pool_tokens
+        else:
+            self.engine.check_answer(request)
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+TestScheduler = SchedulerMachine.TestCase
+
+
+def random_tree(count: int, source: random.Random) -> list[Request]:
+    """Requests whose prompts are the paths of a random tree: most continue the prompt of an earlier one."""
+    paths = [[source.randrange(3, 46) for _ in range(source.randrange(100, 400))]]
+    made = []
+    for index in range(count):
+        parent = source.choice(paths)
+        path = parent[: source.randrange(len(parent) // 2, len(parent) + 1)][:1500]
+        path = path + [source.randrange(3, 46) for _ in range(source.randrange(1, source.choice([4, 40, 600])))]
+        paths.append(path)
+        made.append(_random_request(str(index), path, source))
+    return made
+
+
+def _random_request(name: str, path: list[int], source: random.Random) -> Request:
+    if source.random() < 0.2:
+        return make_request(name, path, kind="score", score_from=source.randrange(max(1, len(path) - 40), len(path)))
+    grammar = source.choice(GRAMMARS).grammar if source.random() < 0.2 else None
+    return make_request(
+        name,
+        path,
+        grammar=grammar,
+        max_tokens=source.randrange(5, 100),
+        temperature=source.choice([0.0, 1.0]),
+        seed=source.randrange(1 << 30),
+        ignore_eos=source.random() < 0.5,
+        group=source.choice([None, None, "x"]),
+    )
+
+
+@pytest.mark.parametrize(("page_size", "policy"), [(1, "lpm"), (16, "fcfs")])
+def test_a_random_tree_of_400_requests(page_size: int, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree of requests far larger than the pool, with evictions and retractions: all answers right, no page lost."""
+    monkeypatch.setattr(OutputEstimate, "LOWEST", 0.0)
+    monkeypatch.setattr(OutputEstimate, "RISE", 0.0)  # it never learns, so it has to retract
+    source = random.Random(page_size)
+    requests = random_tree(400, source)
+    engine = FakeEngine(
+        num_pages=20_000 // page_size,
+        page_size=page_size,
+        policy=policy,
+        chunk_size=4096,
+        max_running_requests=200,
+        mask_rows=200,
+        grammars=GRAMMARS,
+    )
+    engine.scheduler._estimate.ratio = 0.0
+    for request in requests:
+        engine.add(request)
+        if source.random() < 0.05:
+            engine.step()
+    engine.run()
+    for request in requests:
+        engine.check_answer(request)
+    assert engine.runner.computed > 2 * 20_000  # so most of it was evicted
+    assert engine.scheduler.stats().retractions > 0
+    assert sum(request.cached_tokens for request in requests) > 20_000
+    engine.check_empty()
+
+
+def test_forced_retraction_in_a_random_tree() -> None:
+    """Requests retracted at random moments still get the right answers."""
+    source = random.Random(3)
+    requests = random_tree(60, source)
+    engine = FakeEngine(num_pages=6000, chunk_size=256, grammars=GRAMMARS)
+    engine.add(*requests)
+    while engine.scheduler.can_step:
+        engine.step()
+        running = list(engine.scheduler._running)
+        if running and source.random() < 0.2:
+            engine.scheduler._retract(source.choice(running))
+            engine.scheduler.check_invariants()
+    for request in requests:
+        engine.check_answer(request)
+    engine.check_empty()
+
+
+def test_spelling_is_not_trivial() -> None:
+    """The fake model writes varied text, so that equal answers mean something."""
+    engine = FakeEngine(num_pages=2000)
+    requests = [make_request(str(i), TRUNKS[0][: i + 1], max_tokens=30, ignore_eos=True) for i in range(20)]
+    engine.add(*requests)
+    engine.run()
+    texts = {spell(request.output_ids.tolist()) for request in requests}
+    assert len(texts) == 20
+    assert len(set("".join(texts))) > 30

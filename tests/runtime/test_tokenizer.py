@@ -1,0 +1,254 @@
+"""Text to ids and bytes: whose token is whose, special tokens from templates only, one encoding for one text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tiny_models import tiny_tokenizer_spec, write_tiny_model
+
+from palmette.runtime.errors import ModelLoadError
+from palmette.runtime.token_bytes import vocabulary_bytes
+from palmette.runtime.tokenizer import Piece, Tokenizer
+from palmette.runtime.tokenizer_files import TokenizerFiles
+
+BOS = "<|im_start|>"
+
+
+def tiny(*, spec: dict[str, Any] | None = None, **files: Any) -> Tokenizer:
+    config = {"bos_token": BOS, "eos_token": {"content": "<|im_end|>"}}
+    values = {"source": "test", "tokenizer_json": json.dumps(spec or tiny_tokenizer_spec()), "tokenizer_config": config}
+    return Tokenizer(TokenizerFiles(**values | files))
+
+
+def with_bos() -> dict[str, Any]:
+    """A tokenizer that puts BOS before every text itself."""
+    bos, text = {"SpecialToken": {"id": BOS, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    template = {
+        "type": "TemplateProcessing",
+        "single": [bos, text],
+        "pair": [bos, text, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {BOS: {"id": BOS, "ids": [1], "tokens": [BOS]}},
+    }
+    return {**tiny_tokenizer_spec(), "post_processor": template}
+
+
+def sentencepiece(**changes: Any) -> dict[str, Any]:
+    """A vocabulary with underscores, byte tokens and a dummy prefix, as SentencePiece models have."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "ab", "▁ab"]
+    specials = [{"id": i, "content": tokens[i], "special": True} for i in range(3)]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {
+        "version": "1.0",
+        "added_tokens": [special | flags for special in specials],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Prepend", "prepend": "▁"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+            ],
+        },
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {
+            "type": "BPE",
+            "vocab": {token: i for i, token in enumerate(tokens)},
+            "merges": [["▁", "a"], ["a", "b"], ["▁a", "b"]],
+            "unk_token": "<unk>",
+            "fuse_unk": True,
+            "byte_fallback": True,
+        },
+    } | changes
+
+
+TINY = tiny()
+
+
+def text_of(ids: list[int], tokenizer: Tokenizer = TINY) -> str:
+    return b"".join(tokenizer.token_bytes[i] or b"" for i in ids).decode()
+
+
+pieces_of_text = st.lists(st.tuples(st.text(max_size=20), st.booleans()), max_size=6)
+
+
+@given(text=st.text(max_size=80))
+def test_bytes_of_the_ids_are_the_text(text: str) -> None:
+    """token_bytes are exact: whatever is encoded comes back byte for byte."""
+    assert text_of(TINY.encode_text(text)) == text
+
+
+@given(parts=pieces_of_text)
+def test_text_is_encoded_alike_in_however_many_pieces(parts: list[tuple[str, bool]]) -> None:
+    """The same text gives the same ids whether it came in one node or several."""
+    pieces = [Piece(text, template, owner) for owner, (text, template) in enumerate(parts)]
+    encoded = TINY.encode(pieces, start=True)
+    assert encoded.ids == TINY.encode_text("".join(text for text, _ in parts))
+    assert len(encoded.owners) == len(encoded.ids)
+    assert encoded.owners == sorted(encoded.owners)
+
+
+@given(parts=st.lists(st.text(alphabet="abc 1😀é", max_size=8), max_size=6))
+def test_a_token_belongs_to_the_piece_where_its_text_begins(parts: list[str]) -> None:
+    """Owners follow the first byte of each token."""
+    encoded = TINY.encode([Piece(text, False, owner) for owner, text in enumerate(parts)], start=False)
+    owner_of_byte = [owner for owner, text in enumerate(parts) for _ in text.encode()]
+    begin = 0
+    for token_id, owner in zip(encoded.ids, encoded.owners, strict=True):
+        assert owner == owner_of_byte[begin]
+        begin += len(TINY.token_bytes[token_id] or b"")
+
+
+def test_special_tokens_come_from_templates_only() -> None:
+    """A user who writes <|im_end|> has written ten characters."""
+    template = TINY.encode([Piece("<|im_start|>user\n", True, 1), Piece("hi<|im_end|>", False, 2)], start=True)
+    assert template.ids[0] == 1
+    assert template.owners[0] == 1
+    assert 2 not in template.ids
+    assert text_of(template.ids) == "user\nhi<|im_end|>"
+    assert TINY.encode([Piece("<|im_end|>", True, 0)], start=False).ids == [2]
+    assert 2 not in TINY.encode_text("<|im_end|>")
+
+
+def test_text_split_over_a_template_and_a_plain_piece_never_makes_a_special_token() -> None:
+    """Half of a special token from each side is ordinary text."""
+    encoded = TINY.encode([Piece("<|im_", True, 0), Piece("end|>", False, 1)], start=False)
+    assert text_of(encoded.ids) == "<|im_end|>"
+
+
+def test_bos_is_added_once_and_only_where_the_tokenizer_adds_it() -> None:
+    """Exactly one side owns BOS."""
+    adding = tiny(spec=with_bos())
+    assert TINY.encode([Piece("a", False, 5)], start=True).ids == TINY.encode_text("a")
+    encoded = adding.encode([Piece("a", False, 5)], start=True)
+    assert encoded.ids == [1, *TINY.encode_text("a")]
+    assert encoded.owners == [5, 5]
+    assert adding.encode([Piece(f"{BOS}a", True, 5)], start=True).ids == encoded.ids
+    assert adding.encode([Piece("a", False, 5)], start=False).ids == encoded.ids[1:]
+    assert adding.encode([], start=True).ids == []
+    assert adding.start_id == 1
+
+
+def test_an_empty_context_begins_with_bos_or_eos() -> None:
+    """A model without BOS begins with EOS; one with neither says so."""
+    assert tiny(tokenizer_config={"eos_token": "<|im_end|>"}).start_id == 2
+    with pytest.raises(ModelLoadError, match="neither a bos_token nor an eos_token"):
+        _ = tiny(tokenizer_config={}).start_id
+
+
+def test_end_ids_are_gathered_from_everywhere() -> None:
+    """tokenizer, config, generation config, and the token that ends a turn of chat."""
+    assert TINY.end_ids == {2}
+    tokenizer = tiny(
+        tokenizer_config={"eos_token": "<|endoftext|>"},
+        config={"eos_token_id": 5},
+        generation_config={"eos_token_id": [6, 7]},
+    )
+    assert tokenizer.end_ids == {0, 2, 5, 6, 7}
+
+
+def test_special_tokens_have_no_bytes_and_other_added_ones_have() -> None:
+    """Masks and output text leave special tokens out; <tool_call> and its like are text."""
+    spec = json.loads(json.dumps(tiny_tokenizer_spec()))
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    spec["added_tokens"].append({"id": 370, "content": "<tool é>", "special": False, **flags})
+    tokenizer = tiny(spec=spec)
+    assert tokenizer.token_bytes[:3] == (None, None, None)
+    assert tokenizer.token_bytes[365] is None
+    assert tokenizer.token_bytes[370] == "<tool é>".encode()
+
+
+def test_sentencepiece_tokens_decode_to_bytes() -> None:
+    """Underscores are spaces and <0xHH> is a byte; specials have none."""
+    decoded = vocabulary_bytes(sentencepiece(), source="test")
+    assert decoded[:3] == (None, None, None)
+    assert decoded[3 + 0xE9] == b"\xe9"
+    assert decoded[-2:] == (b"ab", b" ab")
+
+
+@pytest.mark.parametrize("scheme", ["prepend", "metaspace"])
+def test_a_dummy_prefix_opens_a_text_and_never_continues_one(scheme: str) -> None:
+    """Text after a generation or a special token gets no space of the tokenizer's own."""
+    changes: dict[str, Any] = {}
+    if scheme == "metaspace":
+        pre = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+        changes = {"normalizer": None, "pre_tokenizer": pre}
+    tokenizer = tiny(spec=sentencepiece(**changes), tokenizer_config={"bos_token": "<s>", "eos_token": "</s>"})
+    assert text_of(tokenizer.encode([Piece("ab", False, 0)], start=True).ids, tokenizer) == " ab"
+    assert text_of(tokenizer.encode([Piece("ab", False, 0)], start=False).ids, tokenizer) == "ab"
+    assert text_of(tokenizer.encode_text("ab é"), tokenizer) == "ab é"
+    after_special = tokenizer.encode([Piece("a</s>ab", True, 0)], start=True)
+    assert text_of(after_special.ids, tokenizer) == " aab"
+
+
+def test_special_tokens_swallow_the_spaces_that_they_say() -> None:
+    """rstrip of an added token holds in templates."""
+    spec = json.loads(json.dumps(tiny_tokenizer_spec()))
+    spec["added_tokens"][2]["rstrip"] = True
+    encoded = tiny(spec=spec).encode([Piece("a<|im_end|> \n b", True, 0)], start=False)
+    assert encoded.ids == [*TINY.encode_text("a"), 2, *TINY.encode_text("b")]
+
+
+def test_other_kinds_of_tokenizer_are_refused_by_name() -> None:
+    """WordPiece has no exact bytes."""
+    with pytest.raises(ModelLoadError, match="decodes tokens by WordPiece"):
+        vocabulary_bytes({**tiny_tokenizer_spec(), "decoder": {"type": "WordPiece"}}, source="test")
+    with pytest.raises(ModelLoadError, match="decodes tokens by nothing"):
+        vocabulary_bytes({**tiny_tokenizer_spec(), "decoder": None}, source="test")
+
+
+def test_broken_files_are_named(tmp_path: Path) -> None:
+    """No tokenizer.json, one that is not JSON, and one that the tokenizers package refuses."""
+    with pytest.raises(ModelLoadError, match=r"has no tokenizer\.json.*AutoTokenizer"):
+        Tokenizer.load(tmp_path)
+    with pytest.raises(ModelLoadError, match="does not describe a tokenizer"):
+        tiny(tokenizer_json="{}")
+    with pytest.raises(ModelLoadError, match="cannot be used"):
+        tiny(spec={**tiny_tokenizer_spec(), "pre_tokenizer": {"type": "Nonsense"}})
+
+
+def test_chat_templates_are_found_in_all_three_places(tmp_path: Path) -> None:
+    """A file of its own wins; a list holds a default."""
+    folder = write_tiny_model(tmp_path)
+    assert "im_start" in (Tokenizer.load(folder).chat_template or "")
+    (folder / "chat_template.jinja").write_text("own")
+    assert Tokenizer.load(folder).chat_template == "own"
+    named = {"chat_template": [{"name": "tool", "template": "t"}, {"name": "default", "template": "d"}]}
+    assert tiny(tokenizer_config=named).chat_template == "d"
+    assert tiny().chat_template is None
+
+
+def test_long_texts_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second encoding of a long prompt comes from the cache, and the cache stays bounded."""
+    monkeypatch.setattr("palmette.runtime.tokenizer._CACHED_CHARACTERS", 1000)
+    tokenizer = tiny()
+    texts = [str(i) * 400 for i in range(4)]
+    first = [tokenizer.encode_text(text) for text in texts]
+    assert [tokenizer.encode_text(text) for text in texts] == first
+    assert tokenizer._encode_string(texts[3], first=False) is tokenizer._encode_string(texts[3], first=False)
+    assert len(tokenizer._cache._entries) == 2
+
+
+def test_vocabulary_is_as_wide_as_the_logits() -> None:
+    """Padding ids past the last token exist and are never allowed; it is built once."""
+    vocabulary = TINY.vocabulary(366)
+    assert vocabulary.size == 366
+    assert vocabulary.end_ids == {2}
+    assert TINY.vocabulary(366) is vocabulary
+
+
+@pytest.mark.default_model
+def test_default_model_splits_digits_and_agrees_with_transformers(default_model_folder: Path) -> None:
+    """The tokenizer rebuilt from GGUF metadata is the published one."""
+    from transformers import AutoTokenizer
+
+    tokenizer, reference = Tokenizer.load(default_model_folder), AutoTokenizer.from_pretrained(default_model_folder)
+    text = "In 1234 there were 56.7 naïve 日本語 😀 readers,\n\n\tit's said.  'twas 3,000!"
+    assert tokenizer.encode_text(text) == reference(text).input_ids
+    assert text_of(tokenizer.encode_text(text), tokenizer) == text
+    assert [tokenizer.token_bytes[i] for i in tokenizer.encode_text("2024")] == [b"2", b"0", b"2", b"4"]
+    assert tokenizer.end_ids == {2}
+    assert "You are a helpful AI assistant named SmolLM, trained by Hugging Face" in (tokenizer.chat_template or "")
