@@ -33,3 +33,35 @@ class Backend(Protocol):
 
     def open(self, events: EventSink) -> Session:
         """Open an empty tree whose events go to `events`."""
+
+
+_default_backend: Backend | None = None
+
+
+def set_default_backend(backend: Backend | None) -> None:
+    """Run programs on `backend` where no other is named; None forgets it.
+
+    Raises:
+        TypeError: `backend` is not a backend.
+    """
+    global _default_backend
+    _default_backend = None if backend is None else checked_backend(backend)
+
+
+def default_backend() -> Backend | None:
+    """What `set_default_backend` was last given."""
+    return _default_backend
+
+
+def checked_backend(backend: object) -> Backend:
+    """`backend` itself.
+
+    Raises:
+        TypeError: it cannot run programs.
+    """
+    if isinstance(backend, type) or not isinstance(backend, Backend):
+        raise TypeError(
+            f"a backend is what pt.runtime.launch(...) returns, or a pt.MockBackend(...), not "
+            f"{type(backend).__name__}: {backend!r}"
+        )
+    return backend

@@ -1,1 +1,160 @@
-"""Palmette: programs of language-model calls, and the runtime that executes them."""
+"""Palmette: programs of language-model calls, and the runtime that executes them.
+
+Public names are loaded when they are first used, so that ``import palmette`` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from palmette import constrained, runtime
+    from palmette.constrained.errors import GrammarError, PalmetteError
+    from palmette.constrained.grammar import Grammar
+    from palmette.lang.api import (
+        assistant,
+        assistant_begin,
+        assistant_end,
+        gen,
+        gen_int,
+        gen_string,
+        select,
+        system,
+        system_begin,
+        system_end,
+        user,
+        user_begin,
+        user_end,
+    )
+    from palmette.lang.backend import Backend, default_backend, set_default_backend
+    from palmette.lang.choices import (
+        greedy_token_selection,
+        token_length_normalized,
+        unconditional_likelihood_normalized,
+    )
+    from palmette.lang.errors import (
+        ChatTemplateError,
+        NoBackendError,
+        NodeFailedError,
+        ProgramError,
+        UnknownVariableError,
+    )
+    from palmette.lang.expr import Expr
+    from palmette.lang.function import Function, function
+    from palmette.lang.mock_backend import MockBackend
+    from palmette.lang.state import ProgramState
+    from palmette.lang.state_group import ProgramStateGroup
+    from palmette.lang.tree_view import TreeNode, TreeView
+    from palmette.runtime.errors import EngineError, ModelLoadError, RequestAbortedError, RequestError
+    from palmette.runtime.sampling_params import SamplingParams
+
+    __version__: str
+
+_HOMES = {
+    "palmette.constrained.errors": ("GrammarError", "PalmetteError"),
+    "palmette.constrained.grammar": ("Grammar",),
+    "palmette.lang.api": (
+        "assistant",
+        "assistant_begin",
+        "assistant_end",
+        "gen",
+        "gen_int",
+        "gen_string",
+        "select",
+        "system",
+        "system_begin",
+        "system_end",
+        "user",
+        "user_begin",
+        "user_end",
+    ),
+    "palmette.lang.backend": ("Backend", "default_backend", "set_default_backend"),
+    "palmette.lang.choices": (
+        "greedy_token_selection",
+        "token_length_normalized",
+        "unconditional_likelihood_normalized",
+    ),
+    "palmette.lang.errors": (
+        "ChatTemplateError",
+        "NoBackendError",
+        "NodeFailedError",
+        "ProgramError",
+        "UnknownVariableError",
+    ),
+    "palmette.lang.expr": ("Expr",),
+    "palmette.lang.function": ("Function", "function"),
+    "palmette.lang.mock_backend": ("MockBackend",),
+    "palmette.lang.state": ("ProgramState",),
+    "palmette.lang.state_group": ("ProgramStateGroup",),
+    "palmette.lang.tree_view": ("TreeNode", "TreeView"),
+    "palmette.runtime.errors": ("EngineError", "ModelLoadError", "RequestAbortedError", "RequestError"),
+    "palmette.runtime.sampling_params": ("SamplingParams",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_PACKAGES = ("constrained", "runtime")
+
+__all__ = [
+    "Backend",
+    "ChatTemplateError",
+    "EngineError",
+    "Expr",
+    "Function",
+    "Grammar",
+    "GrammarError",
+    "MockBackend",
+    "ModelLoadError",
+    "NoBackendError",
+    "NodeFailedError",
+    "PalmetteError",
+    "ProgramError",
+    "ProgramState",
+    "ProgramStateGroup",
+    "RequestAbortedError",
+    "RequestError",
+    "SamplingParams",
+    "TreeNode",
+    "TreeView",
+    "UnknownVariableError",
+    "__version__",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "constrained",
+    "default_backend",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "greedy_token_selection",
+    "runtime",
+    "select",
+    "set_default_backend",
+    "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+    "user",
+    "user_begin",
+    "user_end",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    elif name in _PACKAGES:
+        value = importlib.import_module(f"palmette.{name}")
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        value = version("palmette")
+    else:
+        raise AttributeError(f"module 'palmette' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,300 @@
+"""`ProgramState`: what a program's function writes to and reads from, and what a run returns."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Self, overload
+
+from .api import role_message
+from .errors import ProgramError, UnknownVariableError
+from .execution import Execution
+from .expr import Expr, Role, RoleBegin, RoleEnd, as_expr
+from .interpreter import Interpreter
+from .source_line import calling_line
+from .state_group import ProgramStateGroup
+from .text_cursor import TextCursor, wait_async
+from .tree_view import TreeView
+from .variables import FixedVariable, NodeVariable, TextVariable, Variable, meta_info_of, nodes_of, text_of, value_of
+
+RoleBlock = AbstractContextManager[None]
+
+
+class ProgramState:
+    """A branch of a program: its text so far and its variables.
+
+    Inside the program ``s += ...`` appends and ``s["x"]`` reads; appending never waits, reading waits for that value.
+    The state that `Function.run` returns is read in the same way. While the program still runs (`Function.stream`),
+    reads from outside wait for what the program has yet to append.
+    """
+
+    def __init__(self, execution: Execution, interpreter: Interpreter) -> None:
+        self._execution = execution
+        self._interpreter = interpreter
+
+    def __iadd__(self, expr: str | Expr) -> Self:
+        """Append a string or an expression.
+
+        Raises:
+            TypeError: it is neither.
+            ProgramError: a role is opened or closed where it cannot be, or the branch has ended.
+        """
+        self._interpreter.append(as_expr(expr, "`s +=`"), calling_line())
+        return self
+
+    # -- variables --------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a variable, once it is known: text; an `int` of `gen_int`; a list for ``n > 1`` or after a join.
+
+        Raises:
+            UnknownVariableError: nothing of that name was set; a KeyError too.
+            NodeFailedError: its generation failed; the cause is the original error.
+        """
+        variable = self._known(name)
+        with self._execution.changed:
+            return value_of(variable, self._execution.tree)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Keep a value of the program's own under a variable's name. It adds no text."""
+        _check_name(name)
+        with self._execution.changed:
+            self._interpreter.set_variable(name, FixedVariable(value))
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the variable was set so far; its value may not be known yet. Never waits."""
+        with self._execution.changed:
+            return name in self._interpreter.variables
+
+    def get_meta_info(self, name: str) -> Any:
+        """What the backend says of a variable's answer, once it is known.
+
+        For a `gen` the fields of `Completion` and ``elapsed_s``, for a `select` ``choice``, ``scores``,
+        ``prompt_tokens``, ``cached_tokens`` and ``elapsed_s``, as a dict; for ``n > 1`` and after a join, a list.
+
+        Raises:
+            UnknownVariableError, NodeFailedError: as for reading the value.
+        """
+        variable = self._known(name)
+        with self._execution.changed:
+            return meta_info_of(variable, self._execution.tree)
+
+    def _known(self, name: str) -> Variable:
+        """The variable, its nodes done."""
+        variable = self._execution.wait(lambda: self._find(name))
+        self._execution.wait_for_nodes(nodes_of(variable))
+        return variable
+
+    def _find(self, name: str) -> Variable | None:
+        """The variable, or None while the program may yet set it. The caller holds the lock."""
+        _check_name(name)
+        variable = self._interpreter.variables.get(name)
+        if variable is None and self._is_over():
+            failure = self._execution.failure
+            raise UnknownVariableError(self._unknown(name, failure), line=calling_line()) from failure
+        return variable
+
+    def _unknown(self, name: str, failure: BaseException | None) -> str:
+        known = list(self._interpreter.variables)
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f'; did you mean "{close[0]}"?' if close else ""
+        if failure is not None:
+            hint += f"; the program ended before by {type(failure).__name__}: {failure}"
+        return f's["{name}"] was never set; the variables are {", ".join(known) or "none"}{hint}'
+
+    def _is_over(self) -> bool:
+        """Whether nothing more can come to this branch while the caller waits."""
+        return self._execution.ended or self._interpreter.joined or self._execution.on_program_thread
+
+    # -- text -------------------------------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """All text of the branch from the root, once it is known.
+
+        Raises:
+            NodeFailedError: a generation on the way failed.
+        """
+        node_ids = self._all_nodes()
+        with self._execution.changed:
+            return text_of(node_ids, self._execution.tree)
+
+    def messages(self) -> list[dict[str, str]]:
+        """The closed messages as ``{"role": ..., "content": ...}``, once they are known.
+
+        Raises:
+            NodeFailedError: a generation in one of them failed.
+        """
+        self._all_nodes()
+        with self._execution.changed:
+            tree = self._execution.tree
+            return [
+                {"role": message.role, "content": text_of(message.node_ids, tree)}
+                for message in self._interpreter.messages
+            ]
+
+    def _all_nodes(self) -> tuple[int, ...]:
+        """The branch's nodes, all of them done."""
+        node_ids = self._execution.wait(lambda: tuple(self._interpreter.path) if self._is_over() else None)
+        self._execution.wait_for_nodes(node_ids)
+        return node_ids
+
+    def text_iter(self, name: str | None = None) -> Iterator[str]:
+        """The branch's text, or one variable's, in pieces as they come. The pieces join to the whole text.
+
+        Called from outside a running program, it ends with the program. Called by the program itself, it ends with what
+        was appended so far. For ``n > 1`` it follows the first answer; for `gen_string` it includes the quotes.
+
+        Raises:
+            UnknownVariableError: the variable was never set.
+            NodeFailedError: a generation failed; what came before it has been yielded.
+        """
+        cursor = self._cursor(name)
+        while pieces := self._execution.wait(cursor.poll):
+            yield from pieces
+
+    async def text_async_iter(self, name: str | None = None) -> AsyncIterator[str]:
+        """As `text_iter`, for ``async for``. It takes no thread."""
+        cursor = self._cursor(name)
+        while pieces := await wait_async(self._execution, cursor.poll):
+            for piece in pieces:
+                yield piece
+
+    def _cursor(self, name: str | None) -> TextCursor:
+        with self._execution.changed:
+            self._execution.stream_pending()
+        if name is None:
+            return TextCursor(self._execution.tree, lambda: self._interpreter.path, self._text_is_over)
+        return TextCursor(self._execution.tree, lambda: self._nodes_to_read(name), lambda: True)
+
+    def _nodes_to_read(self, name: str) -> Sequence[int] | None:
+        variable = self._find(name)
+        if variable is None:
+            return None
+        if not isinstance(variable, NodeVariable | TextVariable):
+            raise ProgramError(
+                f's["{name}"] is no text of this branch, so there is nothing to iterate; read s["{name}"]'
+            )
+        return nodes_of(variable)
+
+    def _text_is_over(self) -> bool:
+        if self._execution.ended and self._execution.failure is not None:
+            raise self._execution.failure
+        return self._is_over()
+
+    # -- messages and scopes ----------------------------------------------------------------------------------------
+
+    @overload
+    def system(self, content: str | Expr) -> Expr: ...
+    @overload
+    def system(self) -> RoleBlock: ...
+    def system(self, content: str | Expr | None = None) -> Expr | RoleBlock:
+        """A system message to append, or without content a block: ``with s.system(): s += ...``."""
+        return self._role("system", content)
+
+    @overload
+    def user(self, content: str | Expr) -> Expr: ...
+    @overload
+    def user(self) -> RoleBlock: ...
+    def user(self, content: str | Expr | None = None) -> Expr | RoleBlock:
+        """A user message to append, or without content a block: ``with s.user(): s += ...``."""
+        return self._role("user", content)
+
+    @overload
+    def assistant(self, content: str | Expr) -> Expr: ...
+    @overload
+    def assistant(self) -> RoleBlock: ...
+    def assistant(self, content: str | Expr | None = None) -> Expr | RoleBlock:
+        """An assistant message to append, or without content a block: ``with s.assistant(): s += ...``."""
+        return self._role("assistant", content)
+
+    def _role(self, role: Role, content: str | Expr | None) -> Expr | RoleBlock:
+        return self._role_block(role) if content is None else role_message(role, content)
+
+    @contextmanager
+    def _role_block(self, role: Role) -> Iterator[None]:
+        self._interpreter.append(RoleBegin(role), calling_line())
+        yield
+        self._interpreter.append(RoleEnd(role), calling_line())
+
+    @contextmanager
+    def var_scope(self, name: str) -> Iterator[None]:
+        """A block whose text becomes the variable `name` when it ends."""
+        _check_name(name)
+        self._interpreter.open_scope(name)
+        try:
+            yield
+        finally:
+            self._interpreter.close_scope()
+
+    # -- forks ------------------------------------------------------------------------------------------------------
+
+    def fork(self, size: int = 1) -> ProgramStateGroup:
+        """`size` branches that go on from here side by side. Their shared text is computed once.
+
+        Each starts with this state's open message, messages and variables as they are now.
+
+        Raises:
+            ValueError: `size` is not a whole number of at least 1.
+        """
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"fork() makes at least 1 branch, not {size!r}; without branches, leave it out")
+        branches = self._interpreter.fork(size, calling_line())
+        return ProgramStateGroup(self, [ProgramState(self._execution, branch) for branch in branches])
+
+    @contextmanager
+    def copy(self) -> Iterator[ProgramState]:
+        """A block with one branch that goes on from here: a fork of one, joined when the block ends."""
+        group = self.fork(1)
+        try:
+            yield group[0]
+        finally:
+            group.join()
+
+    # -- the run ----------------------------------------------------------------------------------------------------
+
+    @property
+    def ret_value(self) -> Any:
+        """What the program's function returned, once it has.
+
+        Raises:
+            ProgramError: the program itself asks.
+            Exception: what the function raised.
+        """
+        if self._execution.on_program_thread:
+            raise ProgramError("ret_value exists once the function has returned; the program itself cannot read it")
+        self._execution.wait(lambda: True if self._execution.ended else None)
+        if self._execution.failure is not None:
+            raise self._execution.failure
+        return self._execution.value
+
+    def error(self) -> BaseException | None:
+        """What went wrong: the function's exception, else the error of the generation that failed first, else None.
+
+        Waits for the end of the program; in the program itself, for what was appended so far.
+        """
+        ending = self._execution.on_program_thread
+        self._execution.wait(lambda: True if ending or self._execution.ended else None)
+        self._execution.wait(lambda: True if self._execution.tree.unfinished == 0 else None)
+        with self._execution.changed:
+            return self._execution.first_error()
+
+    def cancel(self) -> None:
+        """Abort the program's generations. A program that still runs fails at its next step."""
+        self._execution.cancel()
+
+    @property
+    def tree(self) -> TreeView:
+        """The program's request tree as it is now: print it, or look into its nodes."""
+        return self._execution.view()
+
+    def __repr__(self) -> str:
+        with self._execution.changed:
+            return (
+                f"<ProgramState of {self._execution.name}: {', '.join(self._interpreter.variables) or 'no variables'}>"
+            )
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"a variable's name must be a non-empty string, not {name!r}")

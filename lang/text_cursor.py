@@ -1,0 +1,87 @@
+"""Reads a branch's text while it comes: for a thread, and for asyncio without a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from .execution import Execution
+from .tree import ProgramTree
+
+Value = TypeVar("Value")
+
+
+class TextCursor:
+    """A place in the text of some nodes. `poll` returns what came since the last call.
+
+    Args:
+        tree: where the nodes are.
+        find: the nodes to read, in order, or None while they are not known. It may be a list that still grows.
+        over: whether no node will be added any more. May raise what ended the program instead.
+    """
+
+    def __init__(self, tree: ProgramTree, find: Callable[[], Sequence[int] | None], over: Callable[[], bool]) -> None:
+        self._tree = tree
+        self._find = find
+        self._over = over
+        self._node_ids: Sequence[int] | None = None
+        self._node = 0
+        self._part = 0
+
+    def poll(self) -> list[str] | None:
+        """New pieces of text; None if there are none yet, and an empty list at the end. Called under the lock.
+
+        Raises:
+            NodeFailedError: the next node failed; what came before it has been returned.
+        """
+        if self._node_ids is None:
+            self._node_ids = self._find()
+        if self._node_ids is None:
+            return None
+        pieces = self._take(self._node_ids)
+        if pieces:
+            return pieces
+        if self._node < len(self._node_ids):
+            node_id = self._node_ids[self._node]
+            if self._tree.records[node_id].failure is not None:
+                raise self._tree.error_of(node_id)
+            return None
+        return [] if self._over() else None
+
+    def _take(self, node_ids: Sequence[int]) -> list[str]:
+        """Pieces from the cursor on, up to a node that is not done or has failed."""
+        pieces: list[str] = []
+        while self._node < len(node_ids):
+            record = self._tree.records[node_ids[self._node]]
+            pieces += filter(None, record.parts[self._part :])
+            self._part = len(record.parts)
+            if not record.done or record.failure is not None:
+                break
+            self._node += 1
+            self._part = 0
+        return pieces
+
+
+async def wait_async(execution: Execution, poll: Callable[[], Value | None]) -> Value:
+    """As `Execution.wait`, for asyncio: what `poll` returns once it is not None."""
+    loop = asyncio.get_running_loop()
+    changed = asyncio.Event()
+
+    def wake() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(changed.set)
+
+    execution.listen(wake)
+    try:
+        while True:
+            changed.clear()
+            with execution.changed:
+                value = poll()
+            if value is not None:
+                return value
+            execution.flush()
+            await changed.wait()
+    finally:
+        execution.unlisten(wake)

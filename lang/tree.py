@@ -1,0 +1,184 @@
+"""The request tree that a program builds, and what has come back for each of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from palmette.runtime.program import (
+    Delta,
+    Event,
+    Fork,
+    Generate,
+    Generated,
+    Node,
+    NodeUsage,
+    Select,
+    Selected,
+    Text,
+)
+
+from .errors import NodeFailedError, error_named
+from .source_line import SourceLine
+
+ROOT_BRANCH = 0
+
+
+@dataclass(slots=True)
+class NodeRecord:
+    """A node, where it came from, and how far it is.
+
+    Attributes:
+        node: the wire node.
+        branch: the branch that appended it.
+        line: the program's line that appended it.
+        name: the variable it sets, if any.
+        parts: its text so far; joined they are its text once it is done. Of several answers, the first one's.
+        done: its text is complete, or will never come.
+        result: the event that ended it well.
+        failure: the error that ended it otherwise.
+        computed, reused, forced: tokens of this node's text, summed over all requests that went through it.
+    """
+
+    node: Node
+    branch: int
+    line: SourceLine
+    name: str | None = None
+    parts: list[str] = field(default_factory=list)
+    done: bool = False
+    result: Generated | Selected | None = None
+    failure: Exception | None = None
+    computed: int = 0
+    reused: int = 0
+    forced: int = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+    @property
+    def title(self) -> str:
+        """The call as a person would name it, such as ``gen("grade")``."""
+        name = "" if self.name is None else f'"{self.name}"'
+        kind = {Generate: "gen", Select: "select"}.get(type(self.node), type(self.node).__name__.lower())
+        return f"{kind}({name})"
+
+
+class ProgramTree:
+    """All nodes of one program. Not thread-safe: `Execution` guards it with its lock.
+
+    Ids count from 0 in the order of appending, so a parent's id is less than its children's.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[NodeRecord] = []
+        self.fork_branches: dict[int, tuple[int, ...]] = {}
+        self.unfinished = 0
+        self.first_failed: int | None = None
+        self._branches = 1
+
+    def add(self, record: NodeRecord) -> None:
+        """Add a record whose node has the id `next_id`."""
+        node = record.node
+        if isinstance(node, Generate | Select):
+            self.unfinished += 1
+        else:
+            record.done = True
+            record.parts = [node.text] if isinstance(node, Text) else []
+        self.records.append(record)
+
+    @property
+    def next_id(self) -> int:
+        return len(self.records)
+
+    def open_branches(self, fork: Fork) -> tuple[int, ...]:
+        """Numbers for the branches that begin at `fork`."""
+        self.fork_branches[fork.id] = tuple(range(self._branches, self._branches + fork.branches))
+        self._branches += fork.branches
+        return self.fork_branches[fork.id]
+
+    def apply(self, event: Event) -> None:
+        """Take an event of the backend's. One for a node that is done is ignored: it was aborted here."""
+        record = self.records[event.node]
+        if record.done:
+            return
+        if isinstance(event, Delta):
+            if event.index == 0:
+                record.parts.append(event.text)
+        elif isinstance(event, Generated):
+            self._finish(record, event, event.completions[0].text)
+        elif isinstance(event, Selected):
+            self._finish(record, event, _choices(record.node)[event.choice])
+        else:
+            self.fail(event.node, error_named(event.kind, event.message))
+
+    def fail(self, node_id: int, failure: Exception) -> None:
+        """End a node with an error, unless it is done."""
+        record = self.records[node_id]
+        if record.done:
+            return
+        record.failure = failure
+        record.done = True
+        self.unfinished -= 1
+        if self.first_failed is None:
+            self.first_failed = node_id
+
+    def fail_unfinished(self, failure: Exception) -> None:
+        """End every node that is not done with an error."""
+        for record in self.records if self.unfinished else ():
+            self.fail(record.node.id, failure)
+
+    def error_of(self, node_id: int) -> NodeFailedError:
+        """The error to raise where the value of a failed node is read, its cause set to the original."""
+        record = self.records[node_id]
+        origin = self._failed_first(record)
+        reason = f"{type(origin.failure).__name__}: {origin.failure}"
+        message = f"{origin.title} at {origin.line} failed: {reason}"
+        if origin is not record:
+            message = f"{record.title} at {record.line} could not start, since {message}"
+        if record.line.code:
+            message += f"\n    {record.line.code}"
+        error = NodeFailedError(message, line=record.line, node=record.node)
+        error.__cause__ = origin.failure
+        return error
+
+    def path(self, node_id: int | None) -> Iterator[NodeRecord]:
+        """The records from a node up to the root."""
+        while node_id is not None:
+            record = self.records[node_id]
+            yield record
+            node_id = record.node.parent
+
+    def check_invariants(self) -> None:
+        """Ids are places, parents come first, every branch begins at one fork, and the counts are right."""
+        begun = [branch for branches in self.fork_branches.values() for branch in branches]
+        assert sorted(begun) == list(range(1, self._branches))
+        for place, record in enumerate(self.records):
+            assert record.node.id == place
+            assert record.node.parent is None or 0 <= record.node.parent < place
+            assert 0 <= record.branch < self._branches
+        assert self.unfinished == sum(not record.done for record in self.records)
+
+    def _finish(self, record: NodeRecord, event: Generated | Selected, text: str) -> None:
+        record.parts.append(text[len(record.text) :])
+        record.result = event
+        record.done = True
+        self.unfinished -= 1
+        for usage in event.usage:
+            self._count(usage)
+
+    def _count(self, usage: NodeUsage) -> None:
+        record = self.records[usage.node]
+        record.computed += usage.computed
+        record.reused += usage.reused
+        record.forced += usage.forced
+
+    def _failed_first(self, record: NodeRecord) -> NodeRecord:
+        """The failed node nearest to the root on the record's path: what failed after it only follows from it."""
+        return [above for above in self.path(record.node.id) if above.failure is not None][-1]
+
+
+def _choices(node: Node) -> tuple[str, ...]:
+    if not isinstance(node, Select):
+        raise TypeError(f"a backend reported a choice for node {node.id}, which is no select: {node!r}")
+    return node.choices

@@ -1,0 +1,80 @@
+"""How users write programs, for mypy: what is right passes, and each ignore marks a mistake that mypy must find."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, assert_type
+
+from pydantic import BaseModel
+
+import palmette as pt
+
+
+class Summary(BaseModel):
+    title: str
+
+
+@pt.function
+def judge(s: pt.ProgramState, essay: str, *, rounds: int = 1) -> str:
+    s += pt.system("You grade essays.") + pt.user(essay)
+    s += "Grade: " + pt.gen("grade", regex="[1-5]", temperature=0, stop=["\n"], max_tokens=4)
+    s += pt.gen_int("number") + pt.gen_string("name", n=2) + pt.gen("summary", json_schema=Summary)
+    s += pt.select("side", ["for", "against"], choices_method=pt.greedy_token_selection)
+    with s.user():
+        s += "block"
+    s += s.assistant(pt.gen())
+    with s.var_scope("part"), s.copy() as attempt:
+        attempt += "text"
+    branches = s.fork(rounds)
+    assert_type(branches, pt.ProgramStateGroup)
+    branches += lambda place: f"{place}" + pt.gen("x")
+    for branch in branches:
+        branch += pt.user_begin() + "a" + pt.user_end()
+        assert_type(branch, pt.ProgramState)
+    branches.join(mode="concat")
+    return str(s["grade"])
+
+
+@pt.function(temperature=0, max_tokens=8)
+def short(s: pt.ProgramState) -> int:
+    s += pt.gen("x")
+    return 1
+
+
+def run(backend: pt.Backend, plain: pt.Function) -> None:
+    state = judge.run("text", rounds=2, backend=backend)
+    assert_type(state, pt.ProgramState)
+    assert_type(judge("text", rounds=2), pt.ProgramState)
+    assert_type(short(), pt.ProgramState)
+    assert_type(judge.run_batch([{"essay": "a"}, ("b",)], progress_bar=True), list[pt.ProgramState])
+    assert_type(judge.stream("text", backend=backend), pt.ProgramState)
+    assert_type(judge.bind(rounds=3).run("text"), pt.ProgramState)
+    assert_type(state.text(), str)
+    assert_type(state.messages(), list[dict[str, str]])
+    assert_type(state.text_iter("grade"), Iterator[str])
+    assert_type(state.text_async_iter(), AsyncIterator[str])
+    assert_type(state.tree, pt.TreeView)
+    assert_type(state.error(), BaseException | None)
+    assert_type(state["grade"], Any)
+    plain.run(anything=1)
+    pt.set_default_backend(pt.MockBackend({"a": "b"}))
+
+
+def scripts(mapping: Mapping[str, str]) -> list[pt.Backend]:
+    return [
+        pt.MockBackend(),
+        pt.MockBackend(["a"], latency_s=0.1),
+        pt.MockBackend(mapping),
+        pt.MockBackend(lambda prompt, node: prompt),
+    ]
+
+
+def mistakes(s: pt.ProgramState) -> None:
+    judge(3)  # type: ignore[arg-type]
+    judge("text", round=2)  # type: ignore[call-arg]
+    short("text")  # type: ignore[call-arg]
+    s += None  # type: ignore[arg-type]
+    pt.gen("x", temperature="hot")  # type: ignore[arg-type]
+    pt.gen("x", max_new_tokens=3)  # type: ignore[call-arg]
+    pt.select("x", ["a"], choices_method="best")  # type: ignore[arg-type]
+    s.fork(2).join(mode="sum")  # type: ignore[arg-type]
