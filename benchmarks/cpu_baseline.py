@@ -2,8 +2,8 @@
 
     python benchmarks/cpu_baseline.py [--repeats 5] [--threads 2] [--json OUT]
 
-Each case is run in turn by both engines, several times over; the ratio is that of the two medians. Memory and the time to
-the first token are of fresh processes.
+Each case is run in turn by both engines, several times over; the ratio is that of the two medians. Memory and the time
+to the first token are of fresh processes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -25,7 +24,10 @@ PREFILL = 512
 PROMPT = 64
 DECODE = 48
 BRANCHES, PREFIX, SUFFIX, BRANCH_TOKENS = 16, 600, 8, 32
-WORDS = " time year people way day man thing woman life child world school state family student group country".split()
+WORDS = (
+    " time", " year", " people", " way", " day", " man", " thing", " woman", " life", " child", " world", " school",
+    " state", " family", " student", " group", " country",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,6 @@ class Case:
     """One question: `tokens` a run for the rate, and the two ways to do it."""
 
     name: str
-    unit: str
     tokens: int
     palmette: Callable[[], None]
     transformers: Callable[[], None]
@@ -44,7 +45,7 @@ def words(count: int, seed: int) -> str:
     import random
 
     rng = random.Random(seed)
-    return "".join(" " + rng.choice(WORDS) for _ in range(count))
+    return "".join(rng.choice(WORDS) for _ in range(count))
 
 
 class Transformers:
@@ -110,17 +111,21 @@ def cases(ours: Palmette, theirs: Transformers) -> list[Case]:
     prefix, suffixes = words(PREFIX, 3), [words(SUFFIX, 40 + i) for i in range(BRANCHES)]
     whole = [prefix + suffix for suffix in suffixes]
     return [
-        Case("prefill 512", "tokens/s", PREFILL, lambda: ours.generate(prefill, 1), lambda: theirs.generate(prefill, 1)),
-        Case("decode, batch 1", "tokens/s", DECODE, lambda: ours.generate(one, DECODE), lambda: theirs.generate(one, DECODE)),
+        Case("prefill 512", PREFILL, lambda: ours.generate(prefill, 1), lambda: theirs.generate(prefill, 1)),
+        Case("decode, batch 1", DECODE, lambda: ours.generate(one, DECODE), lambda: theirs.generate(one, DECODE)),
         Case(
-            "decode, batch 16", "tokens/s", 16 * DECODE,
-            lambda: ours.generate(sixteen, DECODE), lambda: theirs.generate(sixteen, DECODE),
+            "decode, batch 16",
+            16 * DECODE,
+            lambda: ours.generate(sixteen, DECODE),
+            lambda: theirs.generate(sixteen, DECODE),
         ),
         Case(
-            "fork(16) on 600 tokens", "tokens/s", BRANCHES * BRANCH_TOKENS,
-            lambda: ours.fork(prefix, suffixes, BRANCH_TOKENS), lambda: theirs.generate(whole, BRANCH_TOKENS),
+            "fork(16) on 600 tokens",
+            BRANCHES * BRANCH_TOKENS,
+            lambda: ours.fork(prefix, suffixes, BRANCH_TOKENS),
+            lambda: theirs.generate(whole, BRANCH_TOKENS),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def seconds(run: Callable[[], None]) -> float:
@@ -147,7 +152,12 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
 
 def summary(times: list[float], case: Case) -> dict[str, Any]:
     median = statistics.median(times)
-    return {"median_s": median, "min_s": min(times), "max_s": max(times), case.unit: case.tokens / median}
+    return {"median_s": median, "min_s": min(times), "max_s": max(times), "tokens_per_s": case.tokens / median}
+
+
+def shown(engine: str, row: dict[str, Any]) -> str:
+    times = row[engine]
+    return f"{engine} {times['tokens_per_s']:7.1f} tokens/s ({times['min_s']:.2f} to {times['max_s']:.2f} s)"
 
 
 def resident_mb(folder: Path, threads: int) -> float:
@@ -185,6 +195,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     import torch
+
     from palmette.runtime.default_model import ensure_default_model
 
     torch.set_num_threads(arguments.threads)
@@ -193,12 +204,7 @@ def main() -> None:
     memory = resident_mb(folder, arguments.threads)
     rows = [measure(case, arguments.repeats) for case in cases(Palmette(folder), Transformers(folder))]
     for row in rows:
-        ours, theirs = row["palmette"], row["transformers"]
-        print(
-            f"{row['case']:24} palmette {ours['tokens/s']:7.1f} tokens/s ({ours['min_s']:.2f} to {ours['max_s']:.2f} s)   "
-            f"transformers {theirs['tokens/s']:7.1f} ({theirs['min_s']:.2f} to {theirs['max_s']:.2f} s)   "
-            f"ratio {row['ratio']:.2f}"
-        )
+        print(f"{row['case']:24} {shown('palmette', row)}   {shown('transformers', row)}   ratio {row['ratio']:.2f}")
     print(f"{'resident memory':24} {memory:.0f} MB")
     print(f"{'first token, warm cache':24} {statistics.median(first):.2f} s ({min(first):.2f} to {max(first):.2f})")
     if arguments.json:

@@ -3,8 +3,9 @@
 import sys
 from typing import Literal
 
-import palmette as pt
 from pydantic import BaseModel, Field
+
+import palmette as pt
 
 
 class Meeting(BaseModel):

@@ -35,6 +35,10 @@ _BEFORE: dict[Role | None, tuple[tuple[Role, ...], ...]] = {
 class ChatTemplate(Protocol):
     """What stands around the content of a message. `previous` is the role of the message before, None at the start."""
 
+    @property
+    def sequence_start(self) -> str:
+        """What the opening of a conversation's first message begins with only because a sequence begins there."""
+
     def begin(self, role: Role, previous: Role | None) -> str: ...
 
     def end(self, role: Role, previous: Role | None) -> str: ...
@@ -42,6 +46,8 @@ class ChatTemplate(Protocol):
 
 class PlainTemplate:
     """For models without a chat template: a message is ``ROLE: content`` and a line break, as in ``USER: Hello``."""
+
+    sequence_start = ""
 
     def begin(self, role: Role, previous: Role | None) -> str:
         return f"{role.upper()}: "
@@ -63,6 +69,13 @@ class JinjaTemplate:
         self._template = _compiled(source, name)
         self._begins: dict[tuple[Role, Role | None], str] = {}
         self._ends: dict[tuple[Role, Role | None], str] = {}
+
+    @functools.cached_property
+    def sequence_start(self) -> str:
+        """The BOS token, unless it also opens later messages, as SmolLM2's does, or is not written at all."""
+        bos = self._tokens["bos_token"]
+        first, later = self.begin("user", None), self.begin("user", "assistant")
+        return bos if bos and first.startswith(bos) and not later.startswith(bos) else ""
 
     def begin(self, role: Role, previous: Role | None) -> str:
         """The text from the end of the message before (or the start of the conversation) to the content."""

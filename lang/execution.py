@@ -63,10 +63,6 @@ class Execution:
         return self._template
 
     @property
-    def bos_token(self) -> str:
-        return self._backend.model_info.bos_token
-
-    @property
     def on_program_thread(self) -> bool:
         """Whether the caller is the running program itself: what it waits for must already be in the tree."""
         return not self.ended and self._thread == threading.get_ident()

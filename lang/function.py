@@ -7,6 +7,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Unpack, overload
 
 from .backend import Backend, checked_backend, default_backend
@@ -145,6 +146,11 @@ class Function(Generic[P, R]):
         except TypeError as error:
             raise TypeError(f"{self._name}.bind(): {error}; its signature is {self._usage}") from None
         return Function(self._program, defaults=self._defaults, bound={**self._bound, **kwargs})
+
+    @property
+    def bound(self) -> Mapping[str, Any]:
+        """The arguments that `bind` gave in advance."""
+        return MappingProxyType(self._bound)
 
     def __repr__(self) -> str:
         return f"<palmette function {self._usage}>"

@@ -137,8 +137,8 @@ class Interpreter:
             )
         previous = self.messages[-1].role if self.messages else None
         text = self.execution.template.begin(role, previous)
-        if self._has_text:
-            text = text.removeprefix(self.execution.bos_token)  # a sequence begins only once
+        if previous is None and self._has_text:
+            text = text.removeprefix(self.execution.template.sequence_start)  # a sequence begins only once
         self._add_text(text, line, template=True)
         self._open_role = OpenRole(role, previous, len(self.path))
 

@@ -67,6 +67,11 @@ class ProgramState:
         with self._execution.changed:
             return name in self._interpreter.variables
 
+    def variable_names(self) -> tuple[str, ...]:
+        """The variables set so far, in the order in which they were first set. Never waits."""
+        with self._execution.changed:
+            return tuple(self._interpreter.variables)
+
     def get_meta_info(self, name: str) -> Any:
         """What the backend says of a variable's answer, once it is known.
 

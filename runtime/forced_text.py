@@ -18,8 +18,8 @@ class ForcedText:
 
     The end of the output and the forced bytes are encoded as one text. The result counts only where it begins with the
     very tokens that are there, and only up to the first token that a legal continuation could straddle: a longer token
-    that the grammar also allows there is left for the model to choose. The prompt is never encoded again, so forced text
-    cannot fuse with its last token.
+    that the grammar also allows there is left for the model to choose. The prompt is never encoded again, so forced
+    text cannot fuse with its last token.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

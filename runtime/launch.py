@@ -14,8 +14,8 @@ def launch(model: str | None = None, **settings: Unpack[EngineSettings]) -> Engi
     """Load a model and start an engine in this process.
 
     Args:
-        model: a folder of safetensors, a ``.gguf`` file, or None for the built-in default, SmolLM2-135M-Instruct, which is
-            fetched once into the user's cache.
+        model: a folder of safetensors, a ``.gguf`` file, or None for the built-in default, SmolLM2-135M-Instruct, which
+            is fetched once into the user's cache.
         settings: any field of `EngineConfig`.
 
     Returns:

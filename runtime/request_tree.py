@@ -66,7 +66,7 @@ class _GenerateJob:
 
 @dataclass(slots=True)
 class _SelectJob:
-    """A select in flight: a score request for each choice, then (for the unconditional method) one without the prompt."""
+    """A select in flight: a score request for each choice, and for the unconditional method one without the prompt."""
 
     node: Select
     before: Context
@@ -219,9 +219,7 @@ class RequestTree:
                 self._score(f"{node.id}.{i}u", choice.after_start(start).ids, 1, node)
                 for i, choice in enumerate(choices)
             ]
-        entry.job = _SelectJob(
-            node, before, prompts, score_from, tuple(requests), self._clock.now(), len(requests)
-        )
+        entry.job = _SelectJob(node, before, prompts, score_from, tuple(requests), self._clock.now(), len(requests))
         self._start(entry, requests)
 
     def _choice_prompts(self, node: Select, before: Context) -> tuple[tuple[Prompt, ...], int]:
@@ -301,9 +299,7 @@ class RequestTree:
             usage.add_prompt(prompt, request.cached_tokens)
         first = job.requests[0]
         elapsed = self._clock.now() - job.started_s
-        self._emit(
-            Selected(job.node.id, choice, scores, job.score_from, first.cached_tokens, usage.nodes(), elapsed)
-        )
+        self._emit(Selected(job.node.id, choice, scores, job.score_from, first.cached_tokens, usage.nodes(), elapsed))
 
 
 class _Usage:

@@ -8,12 +8,12 @@ from typing import Any
 
 import jsonschema
 import pytest
+from tests.wire import run_tree
+
 from palmette.constrained import Grammar
 from palmette.runtime.engine import Engine
 from palmette.runtime.program import Event, Generate, Generated, Node, Text
 from palmette.runtime.sampling_params import SamplingParams
-
-from tests.wire import run_tree
 
 pytestmark = pytest.mark.default_model
 
@@ -22,12 +22,14 @@ PATTERNS = (
     r"-?(0|[1-9]\d*)", r"(\w+, ){2}\w+", r"[^\n]{1,20}", r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])",
     r"([01]\d|2[0-3]):[0-5]\d", r"#[0-9a-f]{6}", r"(a|b)*c", r"(ab|cd){2,4}", r"x{0,3}y", r"[a-z]+@[a-z]+\.(com|org)",
     r"\((\d{1,3}, )*\d{1,3}\)", r"(?:one|two|three)(?: and (?:one|two|three)){0,2}", r".{5}", r"[\w ]{3,12}\.",
-    r"\d{1,3}(\.\d{1,3}){3}", r"[aeiou]{3,6}", r"(true|false|null)", r"[+-]\d+", r"\$\d{1,4}\.\d{2}", r"(Mr|Ms)\. [A-Z][a-z]+",
-    r"[A-Z]{2}\d{2}[A-Z]{3}", r"(ha){1,5}!", r"\s?word\s?", r"a?b?c?d", r"[^aeiou\s]{4}", r"é+", r"[а-я]{2,6}", r"[一-龥]{1,4}",
-    r"🙂{1,3}", r"(🙂|🙃)+\.", r"café|thé", r"[\u00e0-\u00ff]{2}", r"\[\d(,\d)*\]", r"\{\}", r"\"[^\"]{0,10}\"", r"'\w*'",
-    r"(\d)(\d)(\d)", r"(?P<year>\d{4})", r"[\d\-]{5}", r"\t\w", r"a{3}", r"a{2,}b", r"(a+b+)+c", r"(|x)y", r"[0-9A-F]{2}(:[0-9A-F]{2}){5}",
-    r"\w{1,5}\d*", r"(Jan|Feb|Mar|Apr|May|Jun) \d{1,2}", r"v\d+\.\d+\.\d+", r"Answer: (A|B|C|D)", r"[.!?]{1,3}", r"(foo|foobar|foobarbaz)",
-    r"\\n", r"\+\d{1,3} \d{4,10}", r"[a-c][x-z]?[0-2]*z",
+    r"\d{1,3}(\.\d{1,3}){3}", r"[aeiou]{3,6}", r"(true|false|null)", r"[+-]\d+", r"\$\d{1,4}\.\d{2}",
+    r"(Mr|Ms)\. [A-Z][a-z]+", r"[A-Z]{2}\d{2}[A-Z]{3}", r"(ha){1,5}!", r"\s?word\s?", r"a?b?c?d", r"[^aeiou\s]{4}",
+    r"é+", r"[а-я]{2,6}", r"[一-龥]{1,4}", r"🙂{1,3}", r"(🙂|🙃)+\.", r"café|thé", r"[\u00e0-\u00ff]{2}",
+    r"\[\d(,\d)*\]",
+    r"\{\}", r"\"[^\"]{0,10}\"", r"'\w*'", r"(\d)(\d)(\d)", r"(?P<year>\d{4})", r"[\d\-]{5}", r"\t\w", r"a{3}",
+    r"a{2,}b", r"(a+b+)+c", r"(|x)y", r"[0-9A-F]{2}(:[0-9A-F]{2}){5}", r"\w{1,5}\d*",
+    r"(Jan|Feb|Mar|Apr|May|Jun) \d{1,2}", r"v\d+\.\d+\.\d+", r"Answer: (A|B|C|D)", r"[.!?]{1,3}",
+    r"(foo|foobar|foobarbaz)", r"\\n", r"\+\d{1,3} \d{4,10}", r"[a-c][x-z]?[0-2]*z",
 )  # fmt: skip
 
 ADDRESS = {
@@ -55,8 +57,13 @@ SCHEMAS: tuple[dict[str, Any], ...] = (
     },
     {"type": "object", "properties": {"open": {"type": "boolean"}}},
     {"type": ["integer", "null"], "minimum": 3},
-    {"type": "object", "properties": {"p": {"anyOf": [ADDRESS, {"type": "null"}]}}, "required": ["p"], "additionalProperties": False},
-)  # fmt: skip
+    {
+        "type": "object",
+        "properties": {"p": {"anyOf": [ADDRESS, {"type": "null"}]}},
+        "required": ["p"],
+        "additionalProperties": False,
+    },
+)
 
 
 def ask(engine: Engine, grammars: list[tuple[Grammar, SamplingParams]]) -> list[str]:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
 from palmette.runtime.engine import Engine
 
 FOLDER = Path(__file__).parents[2] / "examples"

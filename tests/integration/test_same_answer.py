@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.tiny_models import tiny_mistral_config, tiny_tokenizer_spec, write_tiny_model
+from tests.wire import complete
+
 from palmette.runtime import launch
 from palmette.runtime.sampling_params import SamplingParams
-
-from tests.tiny_models import write_tiny_llama
-from tests.wire import complete
 
 NEAR_TIE = 1e-4
 """Where the two best logits are nearer than this, either token is a right answer (DESIGN section 4)."""
@@ -25,9 +25,10 @@ PAIRWISE = [MATRIX[index] for index in (0, 3, 5, 9, 14)]
 """Five of the sixteen: every pair of settings of any two factors occurs."""
 
 WORDS = (
-    "the a river old green castle walks over under seven 1987 quickly, because “stone” café 東京 🙂 and then she said: "
-    "'no' to every machine that counted 42 birds; however the list (of names) was longer than x = y + 3.\n"
-).split(" ")
+    "the", "a", "river", "old", "green", "castle", "walks", "over", "under", "seven", "1987", "quickly,", "because",
+    "“stone”", "café", "東京", "🙂", "and", "then", "she", "said:", "'no'", "to", "every", "machine", "that", "counted",
+    "42", "birds;", "however", "the", "list", "(of", "names)", "was", "longer", "than", "x", "=", "y", "+", "3.\n",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def reference(folder: Path, prompts: Sequence[str], new_tokens: int) -> Referenc
 
 def differences(tokenizer: Any, texts: Sequence[str], expected: Reference) -> tuple[list[int], list[int]]:
     """Indices of prompts with another text than the reference's: those with a near tie, and the real ones."""
-    ties, wrong = [], []
+    ties: list[int] = []
+    wrong: list[int] = []
     for index, (text, ids, gaps) in enumerate(zip(texts, expected.token_ids, expected.gaps, strict=True)):
         if text != tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False):
             (ties if min(gaps) < NEAR_TIE else wrong).append(index)
@@ -113,13 +115,15 @@ class Case:
 
 
 @pytest.fixture(scope="module")
-def smollm(default_model_folder: Path) -> Iterator[Case]:
-    yield Case(default_model_folder, np.geomspace(1, 1500, 40).astype(int).tolist(), new_tokens=8)
+def smollm(default_model_folder: Path) -> Case:
+    return Case(default_model_folder, np.geomspace(1, 1500, 40).astype(int).tolist(), new_tokens=8)
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    folder = write_tiny_llama(tmp_path_factory.mktemp("tiny"), sliding_window=24)
+    vocab_size = len(tiny_tokenizer_spec()["model"]["vocab"])
+    config = tiny_mistral_config(sliding_window=24, vocab_size=vocab_size)
+    folder = write_tiny_model(tmp_path_factory.mktemp("tiny"), config)
     return Case(folder, np.geomspace(1, 400, 40).astype(int).tolist(), new_tokens=24)
 
 

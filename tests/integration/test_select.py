@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.wire import run_tree
+
 from palmette.runtime.engine import Engine
 from palmette.runtime.program import Node, Select, Selected, Text
-
-from tests.wire import run_tree
 
 PROMPTS = 200
 CLOSE = 2e-3
@@ -19,8 +19,19 @@ CLOSE = 2e-3
 
 pytestmark = pytest.mark.default_model
 
-SUBJECTS = ("The cat", "Our new engine", "A tall tree", "Paris", "My answer", "Seven", "She", "Das Haus", "東京", "🙂 mood")
-VERBS = (" is", " was never", " eats", ":", " likes ", " =", " said \"", "", "\n", " can be")
+SUBJECTS = (
+    "The cat",
+    "Our new engine",
+    "A tall tree",
+    "Paris",
+    "My answer",
+    "Seven",
+    "She",
+    "Das Haus",
+    "東京",
+    "🙂 mood",
+)
+VERBS = (" is", " was never", " eats", ":", " likes ", " =", ' said "', "", "\n", " can be")
 OPTIONS = (
     "red", " red", "redder", " green", "true", "false", " True", "yes", "no", "not sure", "42", "421", " 4", "a", "ab",
     " happy", "unhappy", "!", "...", "é", "🙂", "京", " the end of the story", "\n", "  ", "ing", "s", "'s",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import palmette as pt
 import pytest
+from tests.wire import run_tree
+
+import palmette as pt
 from palmette.runtime.engine import Engine
 from palmette.runtime.program import Fork, Generate, Generated, Node, Text
 from palmette.runtime.sampling_params import SamplingParams
-
-from tests.wire import run_tree
 
 pytestmark = pytest.mark.default_model
 

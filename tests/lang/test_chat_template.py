@@ -138,3 +138,12 @@ def test_each_pair_of_roles_is_probed_once() -> None:
     """The probes of one model are shared by its programs."""
     info = ModelInfo(name="m", context_length=8, vocab_size=8, chat_template=SMOLLM2)
     assert chat_template(info) is chat_template(info)
+
+
+def test_a_bos_token_that_opens_every_message_is_part_of_the_message() -> None:
+    """Where BOS also opens later messages, as SmolLM2's does, a conversation has no start of its own to leave out."""
+    chatml = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    assert JinjaTemplate(chatml, bos_token="<|im_start|>").sequence_start == ""
+    assert JinjaTemplate("{{ bos_token }}" + chatml, bos_token="<s>").sequence_start == "<s>"
+    assert JinjaTemplate(chatml, bos_token="<s>").sequence_start == ""
+    assert PlainTemplate().sequence_start == ""

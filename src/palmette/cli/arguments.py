@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import palmette as pt
 
 from .errors import UsageError
 
@@ -30,7 +32,7 @@ def parse_arguments(pairs: Sequence[str]) -> dict[str, Any]:
     return arguments
 
 
-def check_arguments(function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+def check_arguments(function: pt.Function, arguments: dict[str, Any]) -> None:
     """Compare arguments with the signature of a program, whose first parameter is its state.
 
     Raises:
@@ -43,7 +45,8 @@ def check_arguments(function: Callable[..., Any], arguments: dict[str, Any]) -> 
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
         known = ", ".join(names) or "none"
         raise UsageError(f"the program has no argument {unknown[0]!r}", hint=f"its arguments: {known}")
-    missing = [p.name for p in named if p.default is p.empty and p.name not in arguments]
+    given = {*arguments, *function.bound}
+    missing = [p.name for p in named if p.default is p.empty and p.name not in given]
     if missing:
         hint = "give " + " ".join(f"--arg {name}=..." for name in missing)
         raise UsageError(f"the program needs an argument {missing[0]!r}", hint=hint)

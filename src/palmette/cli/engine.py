@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .download import fetch_default_model
+from .download import DownloadBar
 from .errors import note
 
 if TYPE_CHECKING:
@@ -31,8 +31,16 @@ def running_engine(model: str | None) -> Iterator[Backend]:
     import palmette.runtime
 
     if model is None:
-        fetch_default_model()
+        _fetch_default_model()
     started = time.monotonic()
     with palmette.runtime.launch(model) as engine:
         note(f"{engine.model_info.name} ready in {time.monotonic() - started:.1f} s")
         yield engine
+
+
+def _fetch_default_model() -> None:
+    """Fetch the default model where it is not in the cache; its files are compared by size only, which is quick."""
+    from palmette.runtime.default_model import ensure_default_model
+
+    with DownloadBar() as bar:
+        ensure_default_model(bar)

@@ -34,12 +34,12 @@ class RunError(PalmetteError, RuntimeError):
 
 
 @contextmanager
-def usage_errors(about: str) -> Iterator[None]:
-    """Turn what Palmette refuses before anything ran into a `UsageError` about an argument."""
+def usage_errors() -> Iterator[None]:
+    """Turn what Palmette refuses before anything ran into a `UsageError`."""
     try:
         yield
     except (PalmetteError, TypeError, ValueError) as error:
-        raise UsageError(f"{about}: {error}") from error
+        raise UsageError(str(error)) from error
 
 
 def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
@@ -87,4 +87,6 @@ def _describe(error: Exception) -> tuple[str, str]:
         return str(error), error.hint
     if isinstance(error, PalmetteError):
         return str(error), "--debug shows the traceback" if error.__cause__ else ""
+    if isinstance(error, OSError):
+        return str(error), "--debug shows the traceback"
     return f"{type(error).__name__}: {error}", "this may be a bug of Palmette's; --debug shows the traceback"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import palmette as pt
+from palmette.lang.options import SamplingOptions
 
 from .engine import ModelOption, running_engine
 from .errors import DebugOption, UsageError, note, reports_errors, usage_errors
@@ -43,16 +46,17 @@ def generate(
     debug: DebugOption = False,
 ) -> None:
     """Print the model's answer to a prompt, and nothing else on standard output."""
-    sampling = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    sampling: SamplingOptions = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     constraint = _constraint(regex, json_schema, choices)
     if choices is not None:
         _refuse_with_choices({**sampling, "stream": stream or None})
-    with usage_errors("generate"):
-        answer = pt.gen(ANSWER, **constraint, **{} if choices else sampling)
+        sampling = {}
+    with usage_errors():
+        answer = pt.gen(ANSWER, **constraint, **sampling)
     text = _prompt_text(prompt)
-    with running_engine(model) as engine:
+    with running_engine(model) as engine, _plain_failures():
         as_chat = engine.model_info.chat_template is not None if chat is None else chat
-        program = ask.bind(prompt=text, answer=answer) if as_chat else go_on.bind(prompt=text, answer=answer)
+        program = (ask if as_chat else go_on).bind(prompt=text, answer=answer)
         _print_answer(program.stream(backend=engine) if stream else program.run(backend=engine), stream)
 
 
@@ -66,6 +70,17 @@ def ask(s: pt.ProgramState, prompt: str, answer: pt.Expr) -> None:
 def go_on(s: pt.ProgramState, prompt: str, answer: pt.Expr) -> None:
     """Text, and how it goes on."""
     s += prompt + answer
+
+
+@contextmanager
+def _plain_failures() -> Iterator[None]:
+    """Raise what the engine said, instead of where in this file it was asked."""
+    try:
+        yield
+    except pt.NodeFailedError as error:
+        if isinstance(error.__cause__, pt.GrammarError | pt.RequestError):
+            raise UsageError(str(error.__cause__)) from error
+        raise error.__cause__ or error from None
 
 
 def _print_answer(state: pt.ProgramState, stream: bool) -> None:
@@ -98,7 +113,9 @@ def _choices(text: str) -> list[str]:
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"--choices starts as a JSON array but is none: {error}", hint="""--choices '["a", "b"]'""") from error
+        raise UsageError(
+            f"--choices starts as a JSON array but is none: {error}", hint="""--choices '["a", "b"]'"""
+        ) from error
     return list(values)
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +17,8 @@ import palmette as pt
 
 from .arguments import check_arguments, parse_arguments
 from .engine import ModelOption, running_engine
-from .errors import DebugOption, reports_errors
-from .program_file import load_function
+from .errors import DebugOption, RunError, reports_errors
+from .program_file import load_function, place_and_reason
 
 
 @reports_errors
@@ -25,16 +30,96 @@ def run(
     ] = None,
     model: ModelOption = None,
     tree: Annotated[bool, typer.Option("--tree/--no-tree", help="Show what each node computed and reused.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the variables as one JSON object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object: the variables and the return value.")
+    ] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Run a program's function, and print its variables. The tree of what was computed goes to standard error."""
+    """Run a program's function and print its variables and what it returned. The tree goes to standard error."""
     function = load_function(target)
     arguments = parse_arguments(arg or [])
     check_arguments(function, arguments)
-    with running_engine(model) as engine:
-        pt.set_default_backend(engine)
-        state = function.run(backend=engine, **arguments)
-        _print_variables(state, as_json)
+    with running_engine(model) as engine, _as_default(engine):
+        outcome = _outcome(_run(function, arguments))
+        _print_json(outcome) if as_json else _print_text(outcome)
         if tree:
-            typer.echo(str(state.tree), err=True)
+            _print_tree(outcome.tree)
+        if outcome.error is not None:
+            raise RunError(str(outcome.error)) from outcome.error
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a run left behind: the variables that can be read, and what went wrong although the function returned."""
+
+    values: dict[str, Any]
+    returned: Any
+    tree: pt.TreeView
+    error: BaseException | None
+
+
+@contextmanager
+def _as_default(engine: pt.Backend) -> Iterator[None]:
+    """Let a program call other programs on the same engine without naming it."""
+    before = pt.default_backend()
+    pt.set_default_backend(engine)
+    try:
+        yield
+    finally:
+        pt.set_default_backend(before)
+
+
+def _run(function: pt.Function, arguments: dict[str, Any]) -> pt.ProgramState:
+    """Run the program in this thread, so that Ctrl-C and a debugger reach it.
+
+    Raises:
+        RunError: the function raised; names the line of its file.
+    """
+    try:
+        return function.run(**arguments)
+    except Exception as error:
+        file = Path(inspect.getfile(inspect.unwrap(function)))
+        raise RunError(f"{function.__name__} of {file.name} failed at {place_and_reason(error, file)}") from error
+
+
+def _outcome(state: pt.ProgramState) -> _Outcome:
+    values: dict[str, Any] = {}
+    error = state.error()
+    for name in state.variable_names():
+        try:
+            values[name] = state[name]
+        except pt.PalmetteError as failure:
+            error = error or failure
+    return _Outcome(values, state.ret_value, state.tree, error)
+
+
+def _print_text(outcome: _Outcome) -> None:
+    for name, value in outcome.values.items():
+        typer.echo(f"{name}: {_shown(value)}")
+    if outcome.returned is not None:
+        typer.echo(f"returned: {_shown(outcome.returned)}")
+
+
+def _print_json(outcome: _Outcome) -> None:
+    typer.echo(_json({"variables": outcome.values, "returned": outcome.returned}))
+
+
+def _print_tree(tree: pt.TreeView) -> None:
+    """As wide as the terminal, in colours; plain text where there is none."""
+    if not sys.stderr.isatty():
+        typer.echo(f"\n{tree}", err=True)
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    console.print()
+    console.print(tree)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
+    """JSON; what JSON does not have is shown as Python shows it."""
+    return json.dumps(value, ensure_ascii=False, default=repr)
