@@ -69,9 +69,9 @@ $(STAMP):
 	fi
 	@if ! nvidia-smi -L >/dev/null 2>&1; then \
 	    echo "no NVIDIA GPU here: installing $(TORCH), which takes a minute or two"; \
-	    $(PY) -m pip install --progress-bar off --quiet $(TORCH) || exit 1; \
+	    $(PY) -m pip install -qq --progress-bar off $(TORCH) || exit 1; \
 	fi
 	@echo "installing Palmette (editable) and the tools of development"
-	@$(PY) -m pip install --progress-bar off --quiet --editable '.[dev]'
+	@$(PY) -m pip install -qq --progress-bar off --editable '.[dev]'
 	@rm -f $(VENV)/.installed-*
 	@touch $@

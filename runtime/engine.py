@@ -219,8 +219,13 @@ class EngineSession:
 
     def _emit(self, event: Event) -> None:
         with self._emitting:
-            if not self._closed:
+            if self._closed:
+                return
+            try:
                 self._events(event)
+            except Exception:  # a broken client must not stop the others
+                logger.exception("a program's event sink failed; its session is closed")
+                self.close()
 
 
 def _nothing() -> None:

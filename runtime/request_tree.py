@@ -6,6 +6,7 @@ without asking the client. Text, forks and joins are done as soon as they are re
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -37,6 +38,8 @@ from .program import (
 from .request import Request
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
+
+logger = logging.getLogger("palmette.engine")
 
 NEEDS_UNCONDITIONAL = "unconditional_likelihood_normalized"
 
@@ -171,6 +174,9 @@ class RequestTree:
                 entry.context = before
         except PalmetteError as error:
             self._fail(entry, type(error).__name__, str(error))
+        except Exception as error:  # no request can stop the engine
+            logger.exception("node %d could not begin", node.id)
+            self._fail(entry, "EngineError", f"{type(error).__name__}: {error}")
 
     def _fail(self, entry: _Entry, kind: str, message: str) -> None:
         """Fail the node and everything that waits for it."""

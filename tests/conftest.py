@@ -34,6 +34,23 @@ def default_engine(default_model_folder: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
+def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Llama with a tokenizer of its own."""
+    from tests.tiny_models import write_tiny_model
+
+    return write_tiny_model(tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture(scope="session")
+def tiny_engine(tiny_model_folder: Path) -> Iterator[Engine]:
+    """One engine on the tiny model; tests that share it must not shut it down."""
+    from palmette.runtime import launch
+
+    with launch(str(tiny_model_folder), seed=0, max_total_tokens=8_000) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
 def jsonschema_data() -> Path:
     """The schemas and instances of ``../shared/data/jsonschema``, which are not part of this repository."""
     folder = Path(__file__).parents[2] / "shared" / "data" / "jsonschema"

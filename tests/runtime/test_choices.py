@@ -43,7 +43,7 @@ def test_greedy_goes_on_while_tokens_are_shared() -> None:
 
 @pytest.mark.parametrize(("next_token", "winner"), [(-1.5, 0), (-0.5, 1), (-1.0, 0)])
 def test_greedy_compares_an_ended_choice_by_its_mean(next_token: float, winner: int) -> None:
-    """"no" against "no way": the longer wins only where its next token is likelier than the shorter's mean token."""
+    """ "no" against "no way": the longer wins only where its next token is likelier than the shorter's mean token."""
     assert decide("greedy_token_selection", [_score(-1.0), _score(-1.0, next_token)]) == winner
 
 

@@ -10,7 +10,7 @@ from palmette.runtime.detokenizer import OutputText
 
 _SCRIPTS = st.text(
     st.one_of(
-        st.sampled_from("ab \n\"é߿ßжщאבعر한글日本語ไทยहिन्दी𝒜𐍈☃️"),
+        st.sampled_from('ab \n"é߿ßжщאבعر한글日本語ไทยहिन्दी𝒜𐍈☃️'),
         st.sampled_from("😀👩‍👩‍👧‍👦🏳️‍🌈🇫🇷👍🏽"),
         st.characters(exclude_categories=("Cs",)),
     ),
@@ -19,9 +19,9 @@ _SCRIPTS = st.text(
 _BYTES = st.one_of(
     _SCRIPTS.map(str.encode),
     st.binary(max_size=16),
-    st.lists(st.sampled_from([b"\xf0", b"\x9f", b"\x98", b"\x80", b"\xe2\x82", b"\xac", b"\xc0", b"\xed\xa0", b"a"])).map(
-        b"".join
-    ),
+    st.lists(
+        st.sampled_from([b"\xf0", b"\x9f", b"\x98", b"\x80", b"\xe2\x82", b"\xac", b"\xc0", b"\xed\xa0", b"a"])
+    ).map(b"".join),
 )
 _CUTS = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 _SHORT = st.text("abc", min_size=1, max_size=4)

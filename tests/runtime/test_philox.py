@@ -80,6 +80,7 @@ def test_seed_position_and_draw_each_change_the_number() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_the_same_words_on_a_gpu() -> None:
     """Streams are identical on CPU and GPU."""
     seeds, positions = torch.arange(-500, 500), torch.arange(1000)

@@ -1,0 +1,286 @@
+"""The engine in process, on a tiny random model: trees in, events out, and nothing left behind."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import pytest
+from tests.wire import Listener, run_tree
+
+from palmette.constrained import Grammar
+from palmette.lang.backend import Backend
+from palmette.runtime import launch
+from palmette.runtime.engine import Engine
+from palmette.runtime.errors import EngineError, RequestError
+from palmette.runtime.program import (
+    Event,
+    Failed,
+    Fork,
+    Generate,
+    Generated,
+    Join,
+    Node,
+    Select,
+    Selected,
+    Text,
+)
+from palmette.runtime.sampling_params import SamplingParams
+
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+
+
+def generated(listener: Listener, node: int) -> Generated:
+    event = listener.done[node]
+    assert isinstance(event, Generated), event
+    return event
+
+
+def text_of(listener: Listener, node: int) -> str:
+    return generated(listener, node).completions[0].text
+
+
+def failed(listener: Listener, node: int) -> Failed:
+    event = listener.done[node]
+    assert isinstance(event, Failed), event
+    return event
+
+
+def test_an_engine_is_a_language_backend(tiny_engine: Engine) -> None:
+    """The engine satisfies the protocol that the language is written against."""
+    backend: Backend = tiny_engine
+    assert isinstance(backend, Backend)
+
+
+def test_a_straight_line_runs_as_one_submission(tiny_engine: Engine) -> None:
+    """A generation after a generation starts without another message, on the text of the first."""
+    both = run_tree(
+        tiny_engine, [Text(0, None, "The"), Generate(1, 0, GREEDY), Text(2, 1, " and"), Generate(3, 2, GREEDY)]
+    )
+    first = text_of(both, 1)
+    assert generated(both, 3).completions[0].prompt_tokens > generated(both, 1).completions[0].prompt_tokens
+    alone = run_tree(tiny_engine, [Text(0, None, "The"), Generate(1, 0, GREEDY)])
+    assert text_of(alone, 1) == first
+
+
+def test_branches_see_the_text_before_the_fork_only(tiny_engine: Engine) -> None:
+    """Siblings do not see each other: each gives what it gives alone."""
+    tree: list[Node] = [Text(0, None, "The quick "), Fork(1, 0, 3)]
+    for branch, word in enumerate(["brown", "lazy", "odd"]):
+        tree += [Text(2 + 2 * branch, 1, word), Generate(3 + 2 * branch, 2 + 2 * branch, GREEDY)]
+    tree.append(Join(8, 1, (3, 5, 7)))
+    together = run_tree(tiny_engine, tree)
+    for branch, word in enumerate(["brown", "lazy", "odd"]):
+        alone = run_tree(tiny_engine, [Text(0, None, f"The quick {word}"), Generate(1, 0, GREEDY)])
+        assert text_of(together, 3 + 2 * branch) == text_of(alone, 1)
+
+
+def test_deltas_join_to_the_text_of_each_answer(tiny_engine: Engine) -> None:
+    """Streamed generations with n=3 send deltas by answer; the branch goes on with the first."""
+    params = SamplingParams(temperature=1, max_tokens=12, seed=4, ignore_eos=True)
+    listener = run_tree(
+        tiny_engine, [Text(0, None, "a"), Generate(1, 0, params, n=3, stream=True), Generate(2, 1, GREEDY)]
+    )
+    completions = generated(listener, 1).completions
+    assert len({completion.text for completion in completions}) > 1
+    for index, completion in enumerate(completions):
+        assert "".join(d.text for d in listener.deltas if (d.node, d.index) == (1, index)) == completion.text
+    expected = generated(listener, 1).completions[0]
+    assert generated(listener, 2).completions[0].prompt_tokens == expected.prompt_tokens + len(expected.token_ids)
+
+
+def test_text_after_a_stop_string_continues_the_kept_text(tiny_engine: Engine) -> None:
+    """A stop string that cuts a token leaves its beginning to the text that follows."""
+    free = text_of(run_tree(tiny_engine, [Text(0, None, "It is"), Generate(1, 0, LONG)]), 1)
+    stop = free[7:9]
+    params = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True, stop=(stop,))
+    listener = run_tree(
+        tiny_engine, [Text(0, None, "It is"), Generate(1, 0, params), Text(2, 1, "!"), Generate(3, 2, GREEDY)]
+    )
+    completion = generated(listener, 1).completions[0]
+    assert completion.text == free[: free.index(stop)]
+    assert (completion.finish_reason, completion.matched) == ("stop", stop)
+
+
+def test_a_select_becomes_text(tiny_engine: Engine) -> None:
+    """The text after a select continues the choice, whichever method made it."""
+    for method in ("token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized"):
+        node = Select(1, 0, (" the", " there", "s"), method)
+        listener = run_tree(tiny_engine, [Text(0, None, "It is"), node, Generate(2, 1, GREEDY)])
+        selected = listener.done[1]
+        assert isinstance(selected, Selected)
+        choice = node.choices[selected.choice]
+        alone = run_tree(tiny_engine, [Text(0, None, "It is" + choice), Generate(1, 0, GREEDY)])
+        assert text_of(listener, 2) == text_of(alone, 1)
+
+
+def test_a_select_on_an_empty_prompt_is_scored_after_the_start_token(tiny_engine: Engine) -> None:
+    """Where nothing stands before the choices, every token of each has a score."""
+    listener = run_tree(tiny_engine, [Select(0, None, ("the other", "a"))])
+    selected = listener.done[0]
+    assert isinstance(selected, Selected)
+    tokens = [tiny_engine.tokenizer.encode_text(choice) for choice in ("the other", "a")]
+    assert [list(score.token_ids) for score in selected.scores] == tokens
+    assert [len(score.logprobs) for score in selected.scores] == [len(ids) for ids in tokens]
+
+
+def test_usage_adds_up(tiny_engine: Engine) -> None:
+    """Computed and reused tokens of all nodes are the prompt and the output of the request."""
+    listener = run_tree(
+        tiny_engine, [Text(0, None, "Numbers such as 1 2 3"), Text(1, 0, " and 4"), Generate(2, 1, GREEDY)]
+    )
+    event = generated(listener, 2)
+    completion = event.completions[0]
+    total = sum(usage.computed + usage.reused + usage.forced for usage in event.usage)
+    assert total == completion.prompt_tokens + completion.completion_tokens
+    assert sum(usage.reused for usage in event.usage) == completion.cached_tokens
+
+
+def test_a_failing_node_fails_what_continues_it_and_nothing_else(tiny_engine: Engine) -> None:
+    """A bad grammar ends its node and the nodes after it; a sibling goes on."""
+    bad = Generate(1, 0, GREEDY, Grammar.regex("(a"))
+    listener = run_tree(
+        tiny_engine, [Text(0, None, "x"), bad, Text(2, 1, "y"), Generate(3, 2, GREEDY), Generate(4, 0, GREEDY)]
+    )
+    assert "Grammar" in failed(listener, 1).kind
+    assert failed(listener, 3).message == failed(listener, 1).message
+    assert text_of(listener, 4)
+
+
+BAD_REQUESTS: tuple[tuple[Node, str], ...] = (
+    (Generate(1, 0, GREEDY, n=0), "n must be"),
+    (Select(1, 0, ()), "at least one choice"),
+    (Generate(1, 0, SamplingParams(logit_bias={10**6: 1.0})), "1000000"),
+    (Generate(1, 0, SamplingParams(max_tokens=2), Grammar.regex("[a-z]{40}")), "max_tokens=2"),
+)
+
+
+@pytest.mark.parametrize(("node", "message"), BAD_REQUESTS)
+def test_a_request_that_cannot_run_fails_with_the_reason(tiny_engine: Engine, node: Node, message: str) -> None:
+    """What is wrong, with the value, comes back as the node's event."""
+    assert message in failed(run_tree(tiny_engine, [Text(0, None, "x"), node]), 1).message
+
+
+def test_a_prompt_longer_than_the_context_fails_with_the_numbers(tiny_engine: Engine) -> None:
+    """A prompt that does not fit the context is refused, and says how long it is and may be."""
+    listener = run_tree(tiny_engine, [Text(0, None, "8 " * 3000), Generate(1, 0, GREEDY)])
+    assert re.search(r"\d+ tokens", failed(listener, 1).message)
+    assert str(tiny_engine.model_info.context_length) in failed(listener, 1).message
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [Text(0, None, "a"), Text(0, None, "b")],
+        [Text(-1, None, "a")],
+        [Text(1, 0, "a")],
+        [Text(1, 2, "a"), Text(2, None, "b")],
+    ],
+)
+def test_a_malformed_tree_is_refused_at_once(tiny_engine: Engine, nodes: list[Node]) -> None:
+    """Ids that are taken or negative and parents that are not there raise in `extend`, and add nothing."""
+    session = tiny_engine.open(lambda event: None)
+    with pytest.raises(RequestError, match="node"):
+        session.extend(nodes)
+    session.extend([Text(0, None, "still fine")])
+    session.close()
+
+
+def test_no_event_comes_after_close(tiny_engine: Engine) -> None:
+    """Closing aborts what runs; the pages come back, and the sink is left alone."""
+    events: list[Event] = []
+    started = threading.Event()
+
+    def sink(event: Event) -> None:
+        events.append(event)
+        started.set()
+
+    session = tiny_engine.open(sink)
+    session.extend([Text(0, None, "go"), Generate(1, 0, LONG, stream=True), Generate(2, 1, LONG)])
+    assert started.wait(60)
+    session.close()
+    count = len(events)
+    session.close()
+    run_tree(tiny_engine, [Text(0, None, "other"), Generate(1, 0, GREEDY)])
+    assert len(events) == count
+    tiny_engine.flush_cache()
+    stats = tiny_engine.stats()
+    assert (stats.running, stats.free_pages) == (0, stats.total_pages)
+    with pytest.raises(EngineError, match="closed"):
+        session.extend([Text(3, None, "late")])
+
+
+def test_a_sink_may_close_its_own_session(tiny_engine: Engine) -> None:
+    """Closing from inside an event neither blocks nor breaks the engine."""
+    done = threading.Event()
+
+    def sink(event: Event) -> None:
+        session.close()
+        done.set()
+
+    session = tiny_engine.open(sink)
+    session.extend([Generate(0, None, LONG, stream=True)])
+    assert done.wait(60)
+    assert text_of(run_tree(tiny_engine, [Generate(0, None, GREEDY)]), 0)
+
+
+def test_a_sink_that_raises_ends_its_session_alone(tiny_engine: Engine) -> None:
+    """An exception in one client's sink does not stop the others."""
+
+    def sink(event: Event) -> None:
+        raise ValueError("broken client")
+
+    session = tiny_engine.open(sink)
+    session.extend([Generate(0, None, GREEDY)])
+    assert text_of(run_tree(tiny_engine, [Generate(0, None, GREEDY)]), 0)
+
+
+def test_seeds_make_answers_repeatable(tiny_engine: Engine) -> None:
+    """The same seed gives the same text, whatever else is in the batch; another seed gives another."""
+    params = SamplingParams(temperature=1, seed=11, max_tokens=16, ignore_eos=True)
+    alone = text_of(run_tree(tiny_engine, [Generate(0, None, params)]), 0)
+    crowd = [
+        Generate(i, None, SamplingParams(temperature=1, seed=i, max_tokens=16, ignore_eos=True)) for i in range(20)
+    ]
+    listener = run_tree(tiny_engine, crowd)
+    assert text_of(listener, 11) == alone
+    assert len({text_of(listener, i) for i in range(20)}) > 15
+
+
+def test_shutdown_fails_what_runs_and_refuses_more(tiny_model_folder: Any) -> None:
+    """Waiting programs get an error, never a hang, and later calls say that the engine is gone."""
+    engine = launch(str(tiny_model_folder), max_total_tokens=2000)
+    listener = Listener()
+    session = engine.open(listener)
+    session.extend([Generate(0, None, LONG), Generate(1, 0, LONG)])
+    engine.shutdown()
+    listener.wait([0, 1])
+    assert failed(listener, 0).kind == "EngineError"
+    for call in (lambda: engine.open(listener), lambda: session.extend([Text(2, None, "x")]), engine.stats):
+        with pytest.raises(EngineError, match="shut down"):
+            call()
+    engine.shutdown()
+
+
+def test_a_failure_of_the_engine_is_told_to_everyone(tiny_model_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in the step loop ends every node with an error, and names the cause to later callers."""
+    engine = launch(str(tiny_model_folder), max_total_tokens=2000)
+
+    def explode(plan: object) -> None:
+        raise MemoryError("out of memory")
+
+    monkeypatch.setattr(engine._scheduler._runner, "launch", explode)
+    listener = run_tree_until_failed(engine)
+    assert "out of memory" in failed(listener, 0).message
+    with pytest.raises(EngineError, match="out of memory"):
+        engine.stats()
+    engine.shutdown()
+
+
+def run_tree_until_failed(engine: Engine) -> Listener:
+    listener = Listener()
+    engine.open(listener).extend([Generate(0, None, GREEDY)])
+    listener.wait([0])
+    return listener
