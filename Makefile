@@ -8,7 +8,7 @@ PYTEST_ARGS ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 # Installed again when pyproject.toml changes, or when the checkout moves: an editable install holds its path.
-STAMP := $(VENV)/.installed-$(shell { pwd; cat pyproject.toml; } | cksum | cut -d' ' -f1)
+STAMP := $(VENV)/.installed-$(shell { pwd -P; cat pyproject.toml; } | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
 .PHONY: help install model demo test check format clean
@@ -60,9 +60,11 @@ elif [ -z "$$python" ]; then \
 fi
 endef
 
-# Without a GPU the pinned torch comes first: an open range would fetch a CUDA build of gigabytes.
+# A .venv of another place is made anew: its programs hold the path of their Python. Without a GPU the pinned torch comes
+# first: an open range would fetch a CUDA build of gigabytes.
 $(STAMP):
-	@if ! $(PY) -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	@if ! $(PY) -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	    || ! grep -qsF "$$(pwd -P)/$(VENV)" $(VENV)/bin/activate; then \
 	    $(FIND_PYTHON); \
 	    echo "making $(VENV) with $$python ($$($$python -V))"; \
 	    "$$python" -m venv --clear $(VENV) || exit 1; \

@@ -24,6 +24,12 @@ FROM_SLOT = -1
 UNCONSTRAINED = -1
 """In `StepPlan.mask_rows`: no mask."""
 
+NOT_FINITE = -1
+"""In `StepResult.token_ids`: nothing was sampled, because the row's logits hold NaN or infinity."""
+
+NOTHING_ALLOWED = -2
+"""In `StepResult.token_ids`: nothing was sampled, because every token that the row's mask allows is impossible."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlotSetup:
@@ -91,12 +97,12 @@ class StepResult:
 
     Attributes:
         step: of the plan.
-        token_ids: [S], sampled.
+        token_ids: [S], sampled; `NOT_FINITE` or `NOTHING_ALLOWED` where a row failed, alone.
         logprobs: [S], of the sampled tokens under the raw logits (before penalty, mask and temperature); NaN where
             not asked for.
         top_logprobs: per sampled row, the likeliest tokens as (ids, logprobs), likeliest first; None where not asked
             for.
-        score_logprobs: [P], of score_targets under the raw logits.
+        score_logprobs: [P], of score_targets under the raw logits; NaN where those are not finite.
     """
 
     step: int

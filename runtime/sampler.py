@@ -15,7 +15,7 @@ from .errors import EngineError
 from .penalties import PenaltyCounts
 from .philox import uniform
 from .slot_options import SlotOptions
-from .token_choice import argmax_rows, draw, drop_unlikely, kept_by_rank, token_weights
+from .token_choice import argmax_rows, draw, drop_unlikely, kept_by_rank, likeliest, token_weights
 
 _NOT_FINITE = -1
 _NOTHING_ALLOWED = -2
@@ -217,7 +217,7 @@ class Sampler:
         total = raw.logsumexp(dim=1, keepdim=True)
         logprobs[rows] = (raw.gather(1, token_ids[rows, None]) - total)[:, 0]
         if most := min(int(counts.max()), self._valid):
-            ids, values = _likeliest(raw[:, : self._valid], most)
+            ids, values = likeliest(raw[:, : self._valid], most)
             for place, index in enumerate(asked):
                 if count := counts[index]:
                     top[index] = ids[place, :count].int(), (values - total)[place, :count]
@@ -252,13 +252,6 @@ def check_sampled(token_ids: Int32Array, plan: StepPlan) -> None:
         f"the logits of {where} are NaN or infinite: the model's weights, or its number format, are broken; "
         "try dtype='float32'"
     )
-
-
-def _likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Ids and scores, both [R, count], of the largest scores: the largest first, of equals the lowest id."""
-    ids = scores.topk(count, dim=1).indices.sort(dim=1).values
-    values, order = scores.gather(1, ids).sort(dim=1, descending=True, stable=True)
-    return ids.gather(1, order), values
 
 
 def _byte_ceilings() -> Tensor:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from palmette.constrained.errors import PalmetteError
 
-from .batch import Float32Array, Runner, StepPlan, StepResult
+from .batch import NOTHING_ALLOWED, Float32Array, Runner, StepPlan, StepResult
 from .clock import Clock, MonotonicClock
 from .config import EngineConfig
 from .constraint import MaskRows
@@ -216,10 +217,7 @@ class Scheduler:
         sampled = scored = 0
         for row in rows:
             if row.request.id not in self._aborts:
-                self._advance(row, result.score_logprobs[scored : scored + len(row.scored)])
-                if row.is_sampled:
-                    self._take_token(row.request, result, sampled)
-                self._settle(row)
+                self._take_row(row, result, sampled, scored)
             self._masks.release(row.mask_row)
             sampled += row.is_sampled
             scored += len(row.scored)
@@ -298,6 +296,23 @@ class Scheduler:
         return True
 
     # -- processing -------------------------------------------------------------------------------------------------
+
+    def _take_row(self, row: Row, result: StepResult, sampled: int, scored: int) -> None:
+        """Take in what a row computed, from these places in the result on.
+
+        A row that failed ends its own request only. It is not committed: what it computed may be broken, and must not
+        reach others through the radix cache.
+        """
+        scores = result.score_logprobs[scored : scored + len(row.scored)]
+        if row.is_sampled and result.token_ids[sampled] < 0:
+            self._fail(row.request, _sampling_error(row, int(result.token_ids[sampled])))
+        elif row.scored and np.isnan(scores).any():
+            self._fail(row.request, _not_finite(row))
+        else:
+            self._advance(row, scores)
+            if row.is_sampled:
+                self._take_token(row.request, result, sampled)
+            self._settle(row)
 
     def _advance(self, row: Row, score_logprobs: Float32Array) -> None:
         """Commit what a row computed."""
@@ -388,6 +403,22 @@ def _logprob(request: Request, result: StepResult, index: int) -> TokenLogprob |
     top = result.top_logprobs[index]
     pairs = tuple(zip(top[0].tolist(), top[1].tolist(), strict=True)) if top is not None else ()
     return TokenLogprob(int(result.token_ids[index]), float(result.logprobs[index]), pairs)
+
+
+def _sampling_error(row: Row, failure: int) -> EngineError:
+    if failure != NOTHING_ALLOWED:
+        return _not_finite(row)
+    return EngineError(
+        f"request {row.request.id} cannot go on after {row.stop} tokens of prompt and output: every token that it may"
+        " sample there has the logit -inf, by its grammar's mask or by the model"
+    )
+
+
+def _not_finite(row: Row) -> EngineError:
+    return EngineError(
+        f"request {row.request.id} failed within its first {row.stop} tokens: the model's logits are NaN or infinite, so"
+        " its weights or its number format are broken; try dtype='float32'"
+    )
 
 
 def _as_palmette_error(error: Exception) -> PalmetteError:

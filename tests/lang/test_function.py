@@ -235,6 +235,7 @@ def test_bind_gives_arguments_in_advance() -> None:
     """Bound arguments are used by every way to run, and those given at the run win."""
     backend = pt.MockBackend(shout)
     bound = greet.bind(mood="calm").bind(name="Eve")
+    assert (bound.bound, greet.bound) == ({"mood": "calm", "name": "Eve"}, {})
     assert bound.run(backend=backend)["x"] == "CALM EVE: "
     assert bound.run(name="Max", backend=backend)["x"] == "CALM MAX: "
     assert bound.run_batch([{"mood": "odd"}], backend=backend)[0]["x"] == "ODD EVE: "

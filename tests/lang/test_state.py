@@ -41,6 +41,7 @@ def test_reading_variables() -> None:
         s += "A" + pt.gen("text") + pt.gen_int("number") + pt.gen_string("name") + pt.select("pick", ["x", "y"])
         assert "text" in s
         assert "other" not in s
+        assert s.variable_names() == ("text", "number", "name", "pick")
         return str(s["text"] + s["pick"])
 
     state = ran(program, ["é", "-12", '"a \\"b\\" \\n"', "y"])

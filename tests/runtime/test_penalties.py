@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sampling import ints, plan_of, random_logits, setup
 from torch import Tensor
 
 from palmette.runtime.batch import FROM_SLOT
 from palmette.runtime.penalties import PenaltyCounts
 from palmette.runtime.sampling_params import SamplingParams
-from tests.sampling import ints, plan_of, random_logits, setup
 
 _V = 40
 _TOKENS = st.lists(st.integers(0, _V - 1), max_size=8)
@@ -31,7 +31,9 @@ def _loaded(slot: int, params: SamplingParams, prompt: list[int], output: list[i
 
 
 @given(st.floats(0.1, 5), st.integers(0, 999), _TOKENS, _TOKENS)
-def test_repetition_penalty_equals_transformers(penalty: float, seed: int, prompt: list[int], output: list[int]) -> None:
+def test_repetition_penalty_equals_transformers(
+    penalty: float, seed: int, prompt: list[int], output: list[int]
+) -> None:
     """Tokens of prompt and output are penalised as transformers' RepetitionPenaltyLogitsProcessor does."""
     from transformers import RepetitionPenaltyLogitsProcessor
 

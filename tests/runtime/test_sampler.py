@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sampling import ints, packed_mask, plan_of, random_logits, sampler_of, setup
 from torch import Tensor
 
 from palmette.runtime.errors import EngineError, RequestError
+from palmette.runtime.philox import signed_seed, uniform
 from palmette.runtime.sampler import Sampler, check_sampled
 from palmette.runtime.sampling_params import SamplingParams
-from tests.sampling import ints, packed_mask, plan_of, random_logits, sampler_of, setup
 
 _V = 70
 _GREEDY = SamplingParams(temperature=0)
@@ -84,7 +86,7 @@ def _filtered(scores: dict[int, float], ordered: list[int], params: SamplingPara
 
 
 @settings(max_examples=150)
-@given(_params(), st.integers(0, 10_000), _TOKENS, _TOKENS, st.data())
+@given(_params(), st.integers(0, 10_000), _TOKENS.filter(bool), _TOKENS, st.data())
 def test_each_row_is_sampled_as_the_reference_says(
     params: SamplingParams, seed: int, prompt: list[int], output: list[int], data: st.DataObject
 ) -> None:
@@ -96,11 +98,14 @@ def test_each_row_is_sampled_as_the_reference_says(
     if allowed is not None:
         sampler.write_masks((ints([2]), packed_mask(allowed, _V)[None]))
     position = len(output)
-    plan = plan_of([3], positions=[position], mask_rows=[-1 if allowed is None else 2])
-    token = int(sampler.sample(logits, plan).token_ids)
-    possible = _possible(
-        logits[0], params, prompt=prompt, output=output, ends=ends, allowed=allowed, position=position
+    plan = plan_of(
+        [3],
+        positions=[position],
+        mask_rows=[-1 if allowed is None else 2],
+        seq_lens=[len(prompt) + len(output)],
     )
+    token = int(sampler.sample(logits, plan).token_ids)
+    possible = _possible(logits[0], params, prompt=prompt, output=output, ends=ends, allowed=allowed, position=position)
     assert token in possible
     below = sum(share for other, share in possible.items() if other < token)
     number = _uniform(params.seed or 0, position)
@@ -108,8 +113,6 @@ def test_each_row_is_sampled_as_the_reference_says(
 
 
 def _uniform(seed: int, position: int) -> float:
-    from palmette.runtime.philox import signed_seed, uniform
-
     return uniform(torch.tensor([signed_seed(seed)]), torch.tensor([position])).item()
 
 
@@ -160,7 +163,7 @@ def _stream(params: SamplingParams, logits: Tensor, draws: int) -> list[int]:
     """Tokens at positions 0 to `draws`, each from a slot just loaded, 16 slots a step."""
     tokens: list[int] = []
     for first in range(0, draws, 16):
-        sampler = sampler_of([setup(slot, params) for slot in range(16)], logits.shape[1])
+        sampler = sampler_of([setup(slot, params, prompt=[0]) for slot in range(16)], logits.shape[1])
         plan = plan_of(range(16), positions=range(first, first + 16))
         tokens += sampler.sample(logits.expand(16, -1), plan).token_ids.tolist()
     return tokens
@@ -263,11 +266,9 @@ def test_padding_past_the_vocabulary_is_never_sampled() -> None:
 def test_logprobs_are_those_of_the_raw_logits() -> None:
     """Log-probabilities know nothing of penalty, mask, bias and temperature, and come only where asked for."""
     logits = random_logits(8, 4, _V)
-    twist = {"temperature": 3.0, "repetition_penalty": 2.0, "logit_bias": {3: 50.0}}
-    counts: list[int | None] = [None, 0, 2, 5]
-    setups = [
-        setup(slot, SamplingParams(seed=4, logprobs=count, **twist), prompt=[1]) for slot, count in enumerate(counts)
-    ]
+    options = SamplingParams(seed=4, temperature=3.0, repetition_penalty=2.0, logit_bias={3: 50.0})
+    wanted = [msgspec.structs.replace(options, logprobs=count) for count in (None, 0, 2, 5)]
+    setups = [setup(slot, params, prompt=[1]) for slot, params in enumerate(wanted)]
     sampler = sampler_of(setups, _V)
     sampler.write_masks((ints([0]), packed_mask([3, 4], _V)[None]))
     token_ids, logprobs, top = sampler.sample(logits, plan_of(range(4), mask_rows=[0] * 4))

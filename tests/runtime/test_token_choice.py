@@ -7,15 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from palmette.runtime.token_choice import DrawOptions, argmax_rows, draw, drop_unlikely, kept_by_rank, token_weights
+from palmette.runtime.token_choice import (
+    DrawOptions,
+    argmax_rows,
+    draw,
+    drop_unlikely,
+    kept_by_rank,
+    likeliest,
+    token_weights,
+)
 
 _SCORES = st.lists(st.sampled_from([-torch.inf, -3.0, 0.0, 0.5, 0.5, 2.0]), min_size=1, max_size=40)
 
 
 def _options(*, top_k: int = 1000, top_p: float = 1.0) -> DrawOptions:
-    return DrawOptions(
-        torch.ones(1), torch.zeros(1), torch.tensor([top_k]), torch.tensor([top_p], dtype=torch.float64)
-    )
+    return DrawOptions(torch.ones(1), torch.zeros(1), torch.tensor([top_k]), torch.tensor([top_p], dtype=torch.float64))
 
 
 def _kept(scores: list[float], options: DrawOptions) -> list[int]:
@@ -38,6 +44,16 @@ def test_top_p_keeps_the_smallest_sufficient_set(scores: list[float], p: float) 
     kept = _kept(scores, _options(top_p=p))
     assert float(share[kept].sum()) >= p - 1e-9
     assert float(share[kept].sum() - share[kept].min()) < p + 1e-9
+
+
+@given(_SCORES, st.data())
+def test_likeliest_are_in_order(scores: list[float], data: st.DataObject) -> None:
+    """The largest scores come first, and of equals the lowest id."""
+    count = data.draw(st.integers(1, len(scores)))
+    ids, values = likeliest(torch.tensor([scores]), count)
+    expected = sorted(range(len(scores)), key=lambda token: (-scores[token], token))[:count]
+    assert ids[0].tolist() == expected
+    assert values[0].tolist() == [scores[token] for token in expected]
 
 
 def test_top_p_counts_what_top_k_left() -> None:
