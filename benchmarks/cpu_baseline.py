@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -98,11 +99,16 @@ class Palmette:
 
     def generate(self, prompts: list[str], new_tokens: int) -> None:
         self._engine.flush_cache()
-        self._complete.run(prompts=prompts, new_tokens=new_tokens, backend=self._engine)
+        _checked(self._complete.run(prompts=prompts, new_tokens=new_tokens, backend=self._engine))
 
     def fork(self, prefix: str, suffixes: list[str], new_tokens: int) -> None:
         self._engine.flush_cache()
-        self._fork.run(prefix=prefix, suffixes=suffixes, new_tokens=new_tokens, backend=self._engine)
+        _checked(self._fork.run(prefix=prefix, suffixes=suffixes, new_tokens=new_tokens, backend=self._engine))
+
+
+def _checked(state: Any) -> None:
+    if state.error() is not None:
+        raise state.error()
 
 
 def cases(ours: Palmette, theirs: Transformers) -> list[Case]:
@@ -162,13 +168,15 @@ def shown(engine: str, row: dict[str, Any]) -> str:
 
 def resident_mb(folder: Path, threads: int) -> float:
     """Peak resident memory of a fresh process that loads the model and runs a fork of 16 on 600 tokens."""
-    code = (
-        "import sys; sys.path.insert(0, 'benchmarks'); from pathlib import Path; import cpu_baseline as b\n"
-        f"b.Palmette(Path({str(folder)!r})).fork(b.words(b.PREFIX, 3), [b.words(8, i) for i in range(16)], 8)\n"
-        "print(b.resource.getrusage(b.resource.RUSAGE_SELF).ru_maxrss)"
-    )
-    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=_env(threads))
-    return int(output.stdout.split()[-1]) / 1024
+    code = f"import cpu_baseline, pathlib; cpu_baseline.print_peak_mb(pathlib.Path({str(folder)!r}))"
+    environment = _env(threads) | {"PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", code]
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
+
+
+def print_peak_mb(folder: Path) -> None:
+    Palmette(folder).fork(words(PREFIX, 3), [words(SUFFIX, 40 + i) for i in range(BRANCHES)], BRANCH_TOKENS)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def first_token_s(threads: int) -> float:

@@ -26,11 +26,12 @@ def call(tool: str, **arguments: object) -> dict[str, object]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-CALL_SCHEMA = {
+ANSWER = call("answer", text={"type": "string", "maxLength": 60})
+CALL = {
     "anyOf": [
         call("population", city={"enum": list(POPULATION)}),
         call("add", a=INTEGER, b=INTEGER),
-        call("answer", text={"type": "string", "maxLength": 60}),
+        ANSWER,
     ]
 }
 
@@ -42,15 +43,14 @@ def agent(s: pt.ProgramState, task: str = "How many people live in Paris?", max_
     )
     s += pt.user(task)
     for number in range(max_calls):
-        name = f"call_{number}"
-        s += pt.assistant(pt.gen(name, json_schema=CALL_SCHEMA, max_tokens=64, temperature=0))
+        name, schema = f"call_{number}", CALL if number < max_calls - 1 else ANSWER
+        s += pt.assistant(pt.gen(name, json_schema=schema, max_tokens=64, temperature=0))
         arguments = json.loads(s[name])
         tool = arguments.pop("tool")
         if tool == "answer":
-            return str(arguments["text"])
+            break
         s += pt.user(TOOLS[tool](**arguments))
-    s += pt.assistant(pt.gen("text", max_tokens=32, temperature=0))
-    return str(s["text"])
+    return str(arguments["text"])
 
 
 if __name__ == "__main__":

@@ -24,22 +24,24 @@ def decide(method: SelectMethod, scores: Sequence[ChoiceScore]) -> int:
 
     Raises:
         RequestError: there are no choices, or no such method.
-        EngineError: a choice's log-probabilities are not one a token.
+        EngineError: a choice's log-probabilities are not one a token, or one of them is NaN.
     """
     if not scores:
         raise RequestError("select needs at least one choice; it was given none")
     if method not in _DECISIONS:
         raise RequestError(f"select method must be one of {', '.join(_DECISIONS)}, not {method!r}")
     for index, score in enumerate(scores):
-        _check_lengths(index, score)
+        _check(index, score)
     return _DECISIONS[method](scores)
 
 
-def _check_lengths(index: int, score: ChoiceScore) -> None:
+def _check(index: int, score: ChoiceScore) -> None:
     if len(score.logprobs) != len(score.token_ids):
         raise EngineError(
             f"choice {index} has {len(score.token_ids)} tokens but {len(score.logprobs)} log-probabilities"
         )
+    if any(map(math.isnan, (*score.logprobs, *score.unconditional))):
+        raise EngineError(f"choice {index} has a log-probability that is NaN, which no other can be compared with")
 
 
 def _by_mean(scores: Sequence[ChoiceScore]) -> int:

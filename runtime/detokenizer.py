@@ -30,6 +30,7 @@ class OutputText:
         """The stop string that ended the text."""
         self._token_bytes = token_bytes
         self._stop = tuple(stop)
+        self._longest_held = max((len(each) for each in self._stop), default=1) - 1
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._shown: list[str] = []
         self._shown_chars = 0
@@ -94,6 +95,9 @@ class OutputText:
         """Move new text behind the held-back text, and show what cannot become a stop string."""
         if not decoded:
             return ""
+        if not self._stop:
+            self._append(decoded)
+            return decoded
         pending = self._held + decoded
         cut = self._first_match(pending) if may_stop else None
         if cut is None:
@@ -120,8 +124,7 @@ class OutputText:
 
     def _held_chars(self, pending: str) -> int:
         """Length of the longest end of `pending` that a stop string begins with."""
-        longest = max((len(stop) for stop in self._stop), default=1) - 1
-        for length in range(min(longest, len(pending)), 0, -1):
+        for length in range(min(self._longest_held, len(pending)), 0, -1):
             if any(len(stop) > length and stop.startswith(pending[-length:]) for stop in self._stop):
                 return length
         return 0

@@ -20,7 +20,8 @@ from .kv_storage import KVStorage, pages_for_memory
 from .layers.operators import operators_for
 from .layers.placement import Alone, Collective, Placement
 from .models import CausalLM, ModelConfig
-from .sampler import Sampled, Sampler, check_sampled
+from .sampler import Sampled, Sampler
+from .upload import upload
 from .weights import Checkpoint
 
 _KV_SHARE = {"cpu": 0.25, "cuda": 0.85}
@@ -129,7 +130,7 @@ class ModelRunner:
 
     def _sample(self, hidden: _Hidden, plan: StepPlan) -> Sampled:
         # Also where no row is sampled: the sampler counts tokens that were forced.
-        return self.sampler.sample_unchecked(self.model.logits(self._states(hidden, _last_tokens(plan))), plan)
+        return self.sampler.sample(self.model.logits(self._states(hidden, _last_tokens(plan))), plan)
 
     def _score(self, hidden: _Hidden, plan: StepPlan) -> Tensor:
         """Log-probabilities [P] of the plan's score_targets, a bounded number of logits at a time."""
@@ -150,10 +151,7 @@ class ModelRunner:
         return hidden.states.index_select(0, self._upload(np.searchsorted(hidden.tokens, tokens).astype(np.int32)))
 
     def _upload(self, array: npt.NDArray[np.int32]) -> Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        if self._device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self._device, non_blocking=True)
+        return upload(array, self._device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,7 @@ def _log_probs(logits: Tensor, targets: Tensor) -> Tensor:
 class RunnerStep:
     """A launched step: its tensors on their way to the host."""
 
-    _plan: StepPlan
+    _step: int
     _sampled: Sampled
     _scores: Tensor
     _arrived: torch.cuda.Event | None
@@ -191,24 +189,18 @@ class RunnerStep:
         on_host = Sampled(_to_host(sampled.token_ids), _to_host(sampled.logprobs), top)
         scores_on_host = _to_host(scores)
         if scores.device.type == "cpu":
-            return cls(plan, on_host, scores_on_host, None)
+            return cls(plan.step, on_host, scores_on_host, None)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
         arrived.record()
-        return cls(plan, on_host, scores_on_host, arrived)
+        return cls(plan.step, on_host, scores_on_host, arrived)
 
     def result(self) -> StepResult:
-        """Wait for the step.
-
-        Raises:
-            EngineError: a row could not be sampled: its logits are not finite, or its mask allows nothing.
-        """
+        """Wait for the step. Rows that could not be sampled are marked in the result."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        token_ids: Int32Array = self._sampled.token_ids.numpy()
-        check_sampled(token_ids, self._plan)
         return StepResult(
-            step=self._plan.step,
-            token_ids=token_ids,
+            step=self._step,
+            token_ids=self._sampled.token_ids.numpy(),
             logprobs=self._sampled.logprobs.numpy(),
             top_logprobs=tuple(
                 None if pair is None else (pair[0].numpy(), pair[1].numpy()) for pair in self._sampled.top

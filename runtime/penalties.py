@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .batch import FROM_SLOT, Int32Array, SlotSetup, StepPlan
+from .upload import upload
 
 _FIRST_ROWS = 4
 
@@ -37,16 +38,17 @@ class PenaltyCounts:
             return
         row = self._row(setup.slot)
         params = setup.params
-        self._coefficients[row] = torch.tensor(
-            (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
-        )
-        self._counts[row] = torch.from_numpy(self._histogram(setup.output_ids))
-        self._in_prompt[row] = torch.from_numpy(self._histogram(setup.prompt_ids) > 0)
+        coefficients = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+        self._coefficients[row].copy_(upload(np.array(coefficients, dtype=np.float32), self._device))
+        self._counts[row].copy_(self._histogram(setup.output_ids))
+        self._in_prompt[row].copy_(self._histogram(setup.prompt_ids) > 0)
         self._counted[setup.slot] = len(setup.prompt_ids) + len(setup.output_ids)
 
-    def _histogram(self, token_ids: Int32Array) -> npt.NDArray[np.int32]:
-        known = token_ids[token_ids < self._vocab_size]
-        return np.bincount(known, minlength=self._vocab_size).astype(np.int32)
+    def _histogram(self, token_ids: Int32Array) -> Tensor:
+        """[V] int32: how often each token occurs. Ids past the vocabulary are passed over."""
+        known = self._upload(token_ids[token_ids < self._vocab_size])
+        counts = torch.zeros(self._vocab_size, dtype=torch.int32, device=self._device)
+        return counts.index_add_(0, known, torch.ones_like(known, dtype=torch.int32))
 
     def _row(self, slot: int) -> int:
         if slot not in self._row_of:
@@ -83,7 +85,7 @@ class PenaltyCounts:
             return
         self._counted[slot] = int(positions[-1]) + 1
         forced = token_ids[new & (token_ids != FROM_SLOT)]
-        self._counts[self._row_of[slot]] += torch.from_numpy(self._histogram(forced)).to(self._device)
+        self._counts[self._row_of[slot]].add_(self._histogram(forced))
 
     def count_sampled(self, slots: Int32Array, seq_lens: Int32Array, token_ids: Tensor) -> None:
         """Count one token for each sampled slot.
@@ -98,7 +100,7 @@ class PenaltyCounts:
             return
         for index in sampled:
             self._counted[int(slots[index])] = int(seq_lens[index]) + 1
-        tokens = token_ids[self._index(sampled)].clamp(min=0)
+        tokens = token_ids[self._upload(sampled)].clamp(min=0)
         self._counts[self._rows_of(slots, sampled), tokens] += 1
 
     def any_of(self, slots: Int32Array) -> bool:
@@ -114,7 +116,7 @@ class PenaltyCounts:
         penalised = self._penalised(slots)
         if not penalised:
             return
-        index, rows = self._index(penalised), self._rows_of(slots, penalised)
+        index, rows = self._upload(penalised), self._rows_of(slots, penalised)
         repetition, frequency, presence = self._coefficients[rows].T[:, :, None]
         counts = self._counts[rows]
         generated = counts > 0
@@ -129,10 +131,10 @@ class PenaltyCounts:
         return [index for index, slot in enumerate(slots.tolist()) if slot in self._row_of]
 
     def _rows_of(self, slots: Int32Array, chosen: list[int]) -> Tensor:
-        return self._index([self._row_of[int(slots[index])] for index in chosen])
+        return self._upload([self._row_of[int(slots[index])] for index in chosen])
 
-    def _index(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
+    def _upload(self, integers: npt.ArrayLike) -> Tensor:
+        return upload(np.asarray(integers, dtype=np.int64), self._device)
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless every row is free or owned by exactly one slot."""

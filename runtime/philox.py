@@ -30,9 +30,8 @@ def philox4x32(counter: Tensor, key: Tensor) -> Tensor:
     Returns:
         [4, N] int64, four random words each in [0, 2**32).
     """
-    multipliers = torch.tensor(_MULTIPLIERS, device=counter.device)[:, None]
-    multiplied = counter[[2, 0]]
-    mixed = counter[[1, 3]]
+    multipliers = _pair(_MULTIPLIERS, counter.device)
+    multiplied, mixed = counter[::2].flip(0), counter[1::2]
     for round_key in _round_keys(key):
         # The product of two 32-bit words wraps in int64; shift and mask read its halves as if it were unsigned.
         product = multiplied * multipliers
@@ -43,9 +42,13 @@ def philox4x32(counter: Tensor, key: Tensor) -> Tensor:
 
 def _round_keys(key: Tensor) -> Tensor:
     """[10, 2, N]: the key words of each round."""
-    steps = torch.tensor(_KEY_STEPS, device=key.device)[:, None]
     rounds = torch.arange(_ROUNDS, device=key.device)[:, None, None]
-    return (key + rounds * steps) & _WORD
+    return (key + rounds * _pair(_KEY_STEPS, key.device)) & _WORD
+
+
+def _pair(words: tuple[int, int], device: torch.device) -> Tensor:
+    """[2, 1] int64, filled on the device: a copy would make the host wait for a GPU."""
+    return torch.stack([torch.full((1,), word, dtype=torch.int64, device=device) for word in words])
 
 
 def uniform(seeds: Tensor, positions: Tensor, draw: int = 0) -> Tensor:

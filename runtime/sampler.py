@@ -10,22 +10,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .batch import UNCONSTRAINED, Int32Array, SlotSetup, StepPlan, UInt32Array
+from .batch import NOT_FINITE, NOTHING_ALLOWED, UNCONSTRAINED, Int32Array, SlotSetup, StepPlan, UInt32Array
 from .errors import EngineError
 from .penalties import PenaltyCounts
 from .philox import uniform
 from .slot_options import SlotOptions
 from .token_choice import argmax_rows, draw, drop_unlikely, kept_by_rank, likeliest, token_weights
-
-_NOT_FINITE = -1
-_NOTHING_ALLOWED = -2
+from .upload import upload
 
 
 class Sampled(NamedTuple):
     """What one step sampled, on the sampler's device.
 
     Attributes:
-        token_ids: [S] int32; negative where the row could not be sampled (see `check_sampled`).
+        token_ids: [S] int32; `NOT_FINITE` or `NOTHING_ALLOWED` where the row could not be sampled.
         logprobs: [S] float32, under the raw logits; NaN where not asked for.
         top: per row the likeliest tokens under the raw logits, likeliest first, as (ids [k] int32, logprobs [k]
             float32); None where not asked for.
@@ -80,11 +78,13 @@ class Sampler:
             EngineError: a slot that does not exist, or a random request without a seed.
             RequestError: a logit bias on a token that the model does not have.
         """
+        self._options.load(setups)
         for setup in setups:
-            self._options.load(setup)
             self._penalties.load(setup)
-            if len(setup.output_ids):
-                self.last_tokens[setup.slot] = int(setup.output_ids[-1])
+        continued = [(setup.slot, setup.output_ids[-1]) for setup in setups if len(setup.output_ids)]
+        if continued:
+            slots, last = self._upload(np.array(continued).T)
+            self.last_tokens[slots] = last
 
     def write_masks(self, updates: tuple[Int32Array, UInt32Array] | None) -> None:
         """Write rows of the mask table: ids [U] and packed bits [U, ceil(vocab_size / 32)].
@@ -100,23 +100,18 @@ class Sampler:
                 f"mask bits have shape {bits.shape}, but {len(rows)} rows of {self._vocab_size} logits "
                 f"need {(len(rows), self._masks.shape[1])}"
             )
-        packed = torch.from_numpy(np.array(bits, dtype=np.uint32).view(np.int32))
-        self._masks[self._upload(rows)] = packed.to(self._device)
+        packed = np.array(bits, dtype=np.uint32).view(np.int32)
+        self._masks[self._upload(rows)] = upload(packed, self._device)
 
     def sample(self, logits: Tensor, plan: StepPlan) -> Sampled:
         """Sample the plan's `sample_rows` from `logits`, [S, vocab_size], which are left as they are.
 
-        Waits for the device.
+        Does not wait for the device. A row whose logits hold NaN or infinity, or whose mask allows no token, is marked
+        in the result and does not touch the others.
 
         Raises:
-            EngineError: the logits' shape is wrong, a row's logits are not finite, or its mask allows no token.
+            EngineError: the logits' shape is wrong.
         """
-        sampled = self.sample_unchecked(logits, plan)
-        check_sampled(sampled.token_ids.cpu().numpy(), plan)
-        return sampled
-
-    def sample_unchecked(self, logits: Tensor, plan: StepPlan) -> Sampled:
-        """As `sample`, without waiting: pass the token ids to `check_sampled` once they are on the host."""
         if logits.shape != (len(plan.sample_rows), self._vocab_size):
             raise EngineError(
                 f"logits have shape {tuple(logits.shape)}, but the step samples {len(plan.sample_rows)} rows "
@@ -166,7 +161,7 @@ class Sampler:
         rows = self._upload(np.concatenate([np.full(len(ids), index) for index, ids in entries]))
         tokens = self._upload(np.concatenate([ids for _, ids in entries]))
         before = scores[rows, tokens]
-        scores[rows, tokens] = -torch.inf
+        scores[rows, tokens] = torch.full_like(before, -torch.inf)
         nothing_left = scores.amax(dim=1) == -torch.inf
         scores[rows, tokens] = torch.where(nothing_left[rows], before, -torch.inf)
 
@@ -174,7 +169,7 @@ class Sampler:
         entries = [(index, *self._options.bias[s]) for index, s in enumerate(slots.tolist()) if s in self._options.bias]
         rows = self._upload(np.concatenate([np.full(len(ids), index) for index, ids, _ in entries]))
         tokens = self._upload(np.concatenate([ids for _, ids, _ in entries]))
-        values = torch.from_numpy(np.concatenate([values for _, _, values in entries])).to(self._device)
+        values = upload(np.concatenate([values for _, _, values in entries]), self._device)
         scores[rows, tokens] += values  # -inf, a masked token, stays -inf
 
     def _choose(self, scores: Tensor, slots: Int32Array, output_positions: Int32Array) -> Tensor:
@@ -187,7 +182,7 @@ class Sampler:
             token_ids[rows] = self._draw(
                 scores[rows].float(), peaks[rows].float(), slots[random], output_positions[random]
             )
-        failures = torch.where(peaks[:, 0] == -torch.inf, _NOTHING_ALLOWED, _NOT_FINITE)
+        failures = torch.where(peaks[:, 0] == -torch.inf, NOTHING_ALLOWED, NOT_FINITE)
         return torch.where(peaks[:, 0].isfinite(), token_ids, failures)
 
     def _draw(self, scores: Tensor, peaks: Tensor, slots: Int32Array, output_positions: Int32Array) -> Tensor:
@@ -224,34 +219,13 @@ class Sampler:
         return logprobs, tuple(top)
 
     def _upload(self, indices: npt.NDArray[np.integer]) -> Tensor:
-        return torch.from_numpy(indices.astype(np.int64)).to(self._device)
+        return upload(indices.astype(np.int64), self._device)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state by slot contradicts itself."""
         self._penalties.check_invariants()
         if not bool((self._masks[-1] == -1).all()):
             raise AssertionError("the mask row of unconstrained rows was overwritten")
-
-
-def check_sampled(token_ids: Int32Array, plan: StepPlan) -> None:
-    """Raise for rows that could not be sampled.
-
-    Raises:
-        EngineError: a row's logits hold NaN or infinity, or its mask allows no token; the message names row and slot.
-    """
-    failed = np.flatnonzero(token_ids < 0)
-    if not len(failed):
-        return
-    row = int(plan.sample_rows[failed[0]])
-    where = f"row {row} (slot {int(plan.slots[row])}) of step {plan.step}"
-    if token_ids[failed[0]] == _NOTHING_ALLOWED:
-        raise EngineError(
-            f"no token is allowed in {where}: its grammar mask (row {plan.mask_rows[failed[0]]}) is empty"
-        )
-    raise EngineError(
-        f"the logits of {where} are NaN or infinite: the model's weights, or its number format, are broken; "
-        "try dtype='float32'"
-    )
 
 
 def _byte_ceilings() -> Tensor:

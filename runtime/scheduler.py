@@ -416,8 +416,8 @@ def _sampling_error(row: Row, failure: int) -> EngineError:
 
 def _not_finite(row: Row) -> EngineError:
     return EngineError(
-        f"request {row.request.id} failed within its first {row.stop} tokens: the model's logits are NaN or infinite, so"
-        " its weights or its number format are broken; try dtype='float32'"
+        f"request {row.request.id} failed within its first {row.stop} tokens: the model's logits are NaN or infinite,"
+        " so its weights or its number format are broken; try dtype='float32'"
     )
 
 

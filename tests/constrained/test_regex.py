@@ -37,6 +37,19 @@ def test_random_patterns_match_what_re_matches(pattern: str, text: str, other: s
         assert accepts(compiled, candidate) == (re.fullmatch(pattern, candidate) is not None), candidate
 
 
+@settings(max_examples=100)
+@given(patterns, texts)
+def test_random_patterns_match_what_interegular_matches(pattern: str, text: str) -> None:
+    """A second oracle, which shares no code with `re`: interegular's automaton, where it reads the pattern."""
+    import interegular
+
+    try:
+        oracle = interegular.parse_pattern(pattern).to_fsm()
+    except (interegular.InvalidSyntax, interegular.Unsupported):
+        return
+    assert matches(pattern, text) == oracle.accepts(text)
+
+
 @pytest.mark.parametrize(
     ("pattern", "good", "bad"),
     [

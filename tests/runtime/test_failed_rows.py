@@ -32,8 +32,8 @@ class BrokenModel(FakeModel):
         return logprobs * np.float32(np.nan) if self._fails(context) else logprobs
 
 
-def _engine(failure: int = NOT_FINITE, length: int = 0, **settings: int) -> FakeEngine:
-    engine = FakeEngine(grammars=[scripted_chain("letters", [_LETTERS] * 3)], **settings)
+def _engine(failure: int = NOT_FINITE, length: int = 0, *, chunk_size: int = 512) -> FakeEngine:
+    engine = FakeEngine(grammars=[scripted_chain("letters", [_LETTERS] * 3)], chunk_size=chunk_size)
     engine.runner.model = BrokenModel(failure, length)
     return engine
 
@@ -50,7 +50,7 @@ def test_logits_that_are_not_finite_fail_their_request_alone(chunk_size: int) ->
         engine.check_answer(neighbour)
     assert broken.status == "failed"
     assert isinstance(broken.error, EngineError)
-    with pytest.raises(EngineError, match="request broken failed within its first 4 tokens: .* NaN or infinite"):
+    with pytest.raises(EngineError, match=r"request broken failed within its first 4 tokens: .* NaN or infinite"):
         raise broken.error
     assert (broken.num_output, broken.logprobs) == (0, [])
     engine.check_empty()

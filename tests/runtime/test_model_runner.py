@@ -15,9 +15,9 @@ from tests.step_plans import PlannedRequest, PlannedRow, StepPlanner
 from tests.tiny_models import LLAMA3_ROPE, tiny_config, tiny_mistral_config, write_tiny_model
 
 from palmette.runtime.attention import attention_backend
-from palmette.runtime.batch import FROM_SLOT
+from palmette.runtime.batch import FROM_SLOT, NOT_FINITE, StepResult
 from palmette.runtime.config import EngineConfig
-from palmette.runtime.errors import EngineError, ModelLoadError, RequestError
+from palmette.runtime.errors import ModelLoadError, RequestError
 from palmette.runtime.kv_storage import kv_bytes_per_token, pages_for_memory
 from palmette.runtime.layers.placement import Placement
 from palmette.runtime.model_runner import ModelRunner, place
@@ -221,15 +221,33 @@ def test_forced_tokens_count_for_penalties_in_steps_that_sample_nothing(mistral:
     assert token not in seen | {9}
 
 
-def test_weights_that_are_not_finite_fail_the_step(tmp_path: Path) -> None:
-    """NaN logits are an error of the engine, not a token."""
+def test_a_row_that_is_not_finite_is_marked_and_the_others_are_as_without_it(tmp_path: Path) -> None:
+    """NaN in one request is no token and no score, and touches neither the other rows of the step nor later ones."""
     runner = runner_of(write_tiny_model(tmp_path))
-    for slot in runner.model.slots().values():
-        slot.target.fill_(torch.nan)
+    _nan_embedding(runner, 7)
+    prompts = [[5, 6, 8], [5, 7, 8], [9, 10, 11]]
+
+    def step(chosen: Sequence[int], planner: StepPlanner) -> StepResult:
+        rows = [
+            PlannedRow(planner.request(prompts[i], most_tokens=3), prompts[i], score=[(1, prompts[i][2])])
+            for i in chosen
+        ]
+        return runner.launch(planner.plan(rows)).result()
+
+    alone = step([0, 2], StepPlanner(runner.num_pages, 1))
     planner = StepPlanner(runner.num_pages, 1)
-    request = planner.request([5, 6], most_tokens=2)
-    with pytest.raises(EngineError, match="NaN"):
-        runner.launch(planner.plan([PlannedRow(request, [5, 6])])).result()
+    together, later = step([0, 1, 2], planner), step([0, 2], planner)
+    assert together.token_ids[1] == NOT_FINITE
+    assert np.isnan(together.score_logprobs[1])
+    assert together.token_ids[[0, 2]].tolist() == later.token_ids.tolist() == alone.token_ids.tolist()
+    np.testing.assert_allclose(together.score_logprobs[[0, 2]], alone.score_logprobs, atol=2e-5)
+    np.testing.assert_allclose(later.score_logprobs, alone.score_logprobs, atol=2e-5)
+
+
+def _nan_embedding(runner: ModelRunner, token_id: int) -> None:
+    """Break what the model knows about one token."""
+    (name,) = [name for name in runner.model.slots() if "embed" in name]
+    runner.model.slots()[name].target[token_id] = torch.nan
 
 
 @given(memory=st.integers(0, 10**9), page_size=st.integers(1, 64))
