@@ -31,6 +31,7 @@ class OutputText:
         self._token_bytes = token_bytes
         self._stop = tuple(stop)
         self._longest_held = max((len(each) for each in self._stop), default=1) - 1
+        self._first_chars = frozenset(each[0] for each in self._stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._shown: list[str] = []
         self._shown_chars = 0
@@ -101,7 +102,7 @@ class OutputText:
         pending = self._held + decoded
         cut = self._first_match(pending) if may_stop else None
         if cut is None:
-            cut = len(pending) - self._held_chars(pending)
+            cut = self._held_from(pending)
             self._held = pending[cut:]
         else:
             self._held = ""
@@ -122,9 +123,11 @@ class OutputText:
         self.matched = self._stop[order]
         return start
 
-    def _held_chars(self, pending: str) -> int:
-        """Length of the longest end of `pending` that a stop string begins with."""
-        for length in range(min(self._longest_held, len(pending)), 0, -1):
-            if any(len(stop) > length and stop.startswith(pending[-length:]) for stop in self._stop):
-                return length
-        return 0
+    def _held_from(self, pending: str) -> int:
+        """Where the longest end of `pending` starts that a stop string goes on from; its length where there is none."""
+        for start in range(max(0, len(pending) - self._longest_held), len(pending)):
+            if pending[start] in self._first_chars:
+                end = pending[start:]
+                if any(len(stop) > len(end) and stop.startswith(end) for stop in self._stop):
+                    return start
+        return len(pending)

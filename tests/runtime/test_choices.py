@@ -106,6 +106,14 @@ def test_unknown_method_names_the_known_ones() -> None:
         decide(cast("SelectMethod", "best"), [_score(-1.0)])
 
 
+@pytest.mark.parametrize("method", _METHODS)
+def test_nan_is_an_error(method: SelectMethod) -> None:
+    """A log-probability that is NaN is never compared: the error names the choice."""
+    for bad in (_score(-1.0, math.nan), _score(-1.0, -2.0, alone=[-1.0, math.nan])):
+        with pytest.raises(EngineError, match="choice 1 has a log-probability that is NaN"):
+            decide(method, [_score(-1.0), bad])
+
+
 def test_lengths_must_agree() -> None:
     """Log-probabilities that are not one a token are an error of the engine, never a silent wrong choice."""
     with pytest.raises(EngineError, match="choice 1 has 2 tokens but 1"):

@@ -133,6 +133,15 @@ def test_held_back_text_is_shown_as_soon_as_it_cannot_be_a_stop() -> None:
     assert text.finish() == ""
 
 
+def test_without_stop_strings_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ordinary request pays for decoding only."""
+    monkeypatch.setattr(OutputText, "_first_match", None)
+    monkeypatch.setattr(OutputText, "_held_from", None)
+    text, deltas = _stream([b"one ", b"\xf0\x9f", b"\x98\x80"], [])
+    assert deltas == ["one ", "", "\U0001f600", ""]
+    assert text.text == "one \U0001f600"
+
+
 def test_finish_gives_back_what_was_held() -> None:
     """An end that only looked like a stop string belongs to the text, once."""
     text = OutputText([b"a ST"], ["STOP"])
