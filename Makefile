@@ -25,7 +25,7 @@ demo: model ## run examples/fork_and_judge.py on the default model
 	@$(PY) -m palmette run examples/fork_and_judge.py
 
 test: model ## run every test
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 check: $(STAMP) ## format, lint, types and import contracts
 	$(PY) -m ruff format --check .

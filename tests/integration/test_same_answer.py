@@ -127,6 +127,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(folder, np.geomspace(1, 400, 40).astype(int).tolist(), new_tokens=24)
 
 
+@pytest.mark.xdist_group("smollm2-reference")  # transformers' answers take a minute: one worker makes them
 @pytest.mark.default_model
 @pytest.mark.parametrize("settings", PAIRWISE, ids=str)
 def test_smollm2_equals_transformers(smollm: Case, settings: dict[str, Any]) -> None:
