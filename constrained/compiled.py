@@ -108,6 +108,10 @@ class CompiledGrammar:
             state = self._automaton.step(state, byte)
         return bytes(forced)
 
+    def ending_bytes(self, state: int) -> int:
+        """Bytes of the text that `shortest_ending` spells, known without a walk to its end."""
+        return self._automaton.ending_length(state)
+
     def shortest_ending(self, state: int) -> tuple[int, ...]:
         """Token ids of a byte-shortest text that ends in an accepting state, spelled in as few tokens as possible.
 

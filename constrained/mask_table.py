@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,6 @@ from numpy.typing import NDArray
 from .compiled import CompiledGrammar
 from .errors import PalmetteError
 from .vocabulary import Vocabulary
-
-_Key = tuple[CompiledGrammar, int]
 
 
 class MaskTableFullError(PalmetteError):
@@ -40,9 +39,10 @@ class MaskTable:
         self._references = [0] * rows
         self._free = list(range(rows - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced rows, least recently used first
-        self._row_of_key: dict[_Key, int] = {}
+        self._rows_of: WeakKeyDictionary[CompiledGrammar, dict[int, tuple[int, int]]] = WeakKeyDictionary()
+        """By grammar and state: a row, and how often it had been written. A busy row would keep its grammars alive."""
+        self._writes = [0] * rows
         self._row_of_bits: dict[bytes, int] = {}
-        self._keys: list[list[_Key]] = [[] for _ in range(rows)]
         self._content: list[bytes | None] = [None] * rows  # None: free or private
         self._updated: dict[int, None] = {}  # rows written since take_updates, in order
 
@@ -55,12 +55,11 @@ class MaskTable:
         """
         if grammar.vocabulary is not self._vocabulary:
             raise ValueError(f"{grammar!r} was compiled for another vocabulary than this table's")
-        key = (grammar, state)
-        row = self._row_of_key.get(key)
-        if row is None:
+        known = self._rows_of.setdefault(grammar, {})
+        row, writes = known.get(state, (0, -1))
+        if self._writes[row] != writes:
             row = self._row_with(grammar.mask(state))
-            self._row_of_key[key] = row
-            self._keys[row].append(key)
+            known[state] = row, self._writes[row]
         self._reference(row)
         return row
 
@@ -116,6 +115,7 @@ class MaskTable:
             raise ValueError(f"bits must be uint32 [{self.words}], not {bits.dtype} {list(bits.shape)}")
         row = self._take_row()
         self._bits[row] = bits
+        self._writes[row] += 1
         self._updated[row] = None
         return row
 
@@ -131,9 +131,6 @@ class MaskTable:
         return row
 
     def _forget(self, row: int) -> None:
-        for key in self._keys[row]:
-            del self._row_of_key[key]
-        self._keys[row].clear()
         content = self._content[row]
         if content is not None:
             del self._row_of_bits[content]
@@ -147,9 +144,10 @@ class MaskTable:
         assert set.union(*groups) == set(range(self.rows)), groups
         for row in self._free:
             assert self._content[row] is None, row
-            assert not self._keys[row], row
         for row in self._cached:
             assert self._content[row] is not None, row
         for content, row in self._row_of_bits.items():
             assert self._content[row] == content == self._bits[row].tobytes(), row
-        assert self._row_of_key == {key: row for row, keys in enumerate(self._keys) for key in keys}
+        for grammar, known in self._rows_of.items():
+            for state, (row, writes) in known.items():
+                assert self._writes[row] != writes or self._content[row] == grammar.mask(state).tobytes(), row

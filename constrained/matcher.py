@@ -104,6 +104,10 @@ class Matcher:
         """`CompiledGrammar.forced_bytes` here."""
         return self.grammar.forced_bytes(self.state)
 
+    def ending_bytes(self) -> int:
+        """`CompiledGrammar.ending_bytes` here."""
+        return self.grammar.ending_bytes(self.state)
+
     def shortest_ending(self) -> tuple[int, ...]:
         """`CompiledGrammar.shortest_ending` here."""
         return self.grammar.shortest_ending(self.state)

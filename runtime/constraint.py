@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 NEAR_ENDING = 8
 """With so many tokens to spare or fewer, the next token is drawn only from those after which an ending still fits."""
 
-FAR_FROM_ENDING = 1024
-"""With so many tokens to spare since the ending was last measured, it is not measured again."""
-
 
 class MaskRows:
     """The rows of the mask table that the step in flight refers to."""
@@ -64,7 +61,7 @@ def constrain(request: Request, compiled: CompiledGrammar) -> Matcher:
         raise RequestError(
             f"the shortest text that matches this grammar takes {ending} tokens, but {allowed}; allow at least {ending}"
         )
-    _measured(request, ending, request.max_output)
+    request.steered = ending + NEAR_ENDING >= request.max_output
     return matcher
 
 
@@ -85,19 +82,17 @@ def accept_within_budget(request: Request, token_id: int) -> bool:
     assert matcher is not None
     matcher.accept(token_id)
     left = request.tokens_left - 1
-    if matcher.finished or left > request.ending_length + FAR_FROM_ENDING:
+    if matcher.finished:
+        return True
+    if matcher.ending_bytes() + NEAR_ENDING < left:  # never more tokens than bytes, and those take a walk to count
+        request.steered = False
         return True
     ending = len(matcher.shortest_ending())
     if ending <= left:
-        _measured(request, ending, left)
+        request.steered = ending + NEAR_ENDING >= left
         return True
     matcher.rollback(1)
     if request.steered:
         raise EngineError(f"token {token_id} was allowed, but the ending after it takes {ending} of {left} tokens")
     request.steered = True
     return False
-
-
-def _measured(request: Request, ending: int, left: int) -> None:
-    request.ending_length = ending
-    request.steered = ending + NEAR_ENDING >= left

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .batch import Int32Array
+from .errors import RequestError
 from .tokenizer import Piece, Tokenizer
 
 NO_OWNER = -1
@@ -41,8 +42,14 @@ class Context:
     pieces: tuple[Piece, ...] = ()
 
     def with_text(self, text: str, *, owner: int, template: bool = False) -> Context:
+        """The context with constant text behind it.
+
+        Raises:
+            RequestError: the text holds half of a surrogate pair, which no tokenizer can encode.
+        """
         if not text:
             return self
+        _check_characters(text)
         return replace(self, pieces=(*self.pieces, Piece(text, template, owner)))
 
     def with_output(self, prompt: Prompt, token_ids: Sequence[int], tail: str, *, owner: int) -> Context:
@@ -58,6 +65,17 @@ class Context:
         owners = np.concatenate([self.settled.owners, np.asarray(encoded.owners, dtype=np.int32)])
         prompt = Prompt(ids, owners)
         return prompt if len(ids) else prompt.after_start(tokenizer.start_id)
+
+
+def _check_characters(text: str) -> None:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"the text holds {text[error.start]!r} at place {error.start}: half of a surrogate pair, which is not a"
+                " character; decode the text with errors='replace', or leave it out"
+            ) from None
 
 
 def shared_length(left: Int32Array, right: Int32Array) -> int:

@@ -105,7 +105,9 @@ class Engine:
             self._commands.put(command)
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """The engine thread's answer to `question`."""
+        """The engine thread's answer to `question`. An event sink, which that thread calls, is answered at once."""
+        if threading.current_thread() is self._thread:
+            return question()
         answer: Future[Answer] = Future()
 
         def command() -> None:
@@ -134,7 +136,7 @@ class Engine:
                     self._owners[update.request.id].tree.deliver(update.request, update.text, update.finished)
                     if update.finished:
                         del self._owners[update.request.id]
-        except Exception as error:
+        except BaseException as error:  # a thread that ends without telling would leave every program waiting
             logger.exception("the engine failed")
             reason = EngineError(f"the engine failed: {error}")
             reason.__cause__ = error
@@ -199,7 +201,8 @@ class EngineSession:
             if node.parent is not None and node.parent not in known and node.parent not in added:
                 raise RequestError(f"node {node.id} continues node {node.parent}, which does not exist")
             added.add(node.id)
-        self._engine._send(lambda: self.tree.extend(nodes))
+        taken = tuple(nodes)  # the caller may go on to change what it gave
+        self._engine._send(lambda: self._grow(taken))
         self._node_ids |= added
 
     def close(self) -> None:
@@ -213,6 +216,10 @@ class EngineSession:
         except EngineError:
             return  # a stopped engine has nothing left to abort
 
+    def _grow(self, nodes: Sequence[Node]) -> None:
+        if not self._closed:  # closed by another thread since `extend` looked: nobody would abort what began here
+            self.tree.extend(nodes)
+
     def _forget(self) -> None:
         self.tree.abort()
         self._engine._sessions.discard(self)
@@ -223,7 +230,7 @@ class EngineSession:
                 return
             try:
                 self._events(event)
-            except Exception:  # a broken client must not stop the others
+            except BaseException:  # a broken client, even one that calls sys.exit(), must not stop the others
                 logger.exception("a program's event sink failed; its session is closed")
                 self.close()
 

@@ -46,7 +46,10 @@ class ForcedText:
         if text is None:
             return []
         ids = self._tokenizer.encode_text(text)
-        return ids[len(tail) :] if ids[: len(tail)] == tail else []
+        spelled = b"".join(token_bytes[token] or b"" for token in ids)
+        if ids[: len(tail)] != tail or spelled != text.encode():  # a normalizer may have changed the text
+            return []
+        return ids[len(tail) :]
 
     def _not_straddled(self, matcher: Matcher, tokens: list[int], bytes_left: int) -> list[int]:
         taken: list[int] = []

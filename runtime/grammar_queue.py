@@ -96,6 +96,10 @@ class GrammarQueue:
             if self._jobs[grammar].cancel():
                 del self._jobs[grammar]
 
+    def forget(self, grammar: Grammar) -> None:
+        """Compile the grammar anew when it is next asked for: the one that is kept has met its limits."""
+        self._compiled.pop(grammar, None)
+
     def poll(self) -> list[GrammarOutcome]:
         """The requests whose wait is over, each once."""
         if self._done.is_set():

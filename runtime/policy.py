@@ -70,7 +70,7 @@ class LongestPrefixMatch:
         oldest = waiting[:WINDOW]
         aged = [request for request in oldest if is_aged(request)]
         others = [request for request in oldest if not is_aged(request)]
-        if self._insertions() != self._known_at:
+        if self._insertions() != self._known_at or len(self._known) > 4 * WINDOW:
             self._known.clear()
             self._known_at = self._insertions()
         others.sort(key=self._length, reverse=True)  # stable, so that equals stay in order of arrival

@@ -81,7 +81,6 @@ class Request:
         prefill_end: while running: the tokens that were known on admission.
         setup_due: the runner's sampling state for this request must be loaded with its next row.
         matcher: where the output stands in its grammar, once that is compiled.
-        ending_length: tokens of the shortest ending when it was last measured.
         steered: the next token must be drawn under `Matcher.mask_within`, so that an ending still fits.
         page_table: the pages it holds.
 
@@ -115,7 +114,6 @@ class Request:
     prefill_end: int = field(default=0, init=False)
     setup_due: bool = field(default=False, init=False)
     matcher: Matcher | None = field(default=None, init=False)
-    ending_length: int = field(default=0, init=False)
     steered: bool = field(default=False, init=False)
     page_table: PageTable = field(default_factory=PageTable, init=False)
 

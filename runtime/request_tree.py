@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -42,6 +43,9 @@ from .tokenizer import Tokenizer
 logger = logging.getLogger("palmette.engine")
 
 NEEDS_UNCONDITIONAL = "unconditional_likelihood_normalized"
+
+MAX_ANSWERS = 1024
+"""Most answers of one generation: each is a request, and all of them are made before any other program goes on."""
 
 
 @dataclass(slots=True)
@@ -128,7 +132,10 @@ class RequestTree:
             del self._of_request[request.id]
             job.unfinished -= 1
             if job.unfinished == 0:
-                self._complete(entry, job)
+                entry.job = None
+                self._attempt(entry, lambda: self._complete(entry, job))
+                for child in entry.children:
+                    self._advance(child)
 
     def abort(self) -> None:
         """Abort every request that has not ended; nothing more is emitted for them."""
@@ -157,25 +164,29 @@ class RequestTree:
             if before.failed is not None:
                 self._fail(entry, *before.failed)
             elif before.context is not None:
-                self._begin(entry, before.context)
+                self._attempt(entry, partial(self._begin, entry, before.context))
                 if entry.context is not None:
                     stack.extend(reversed(entry.children))
 
     def _begin(self, entry: _Entry, before: Context) -> None:
         node = entry.node
+        if isinstance(node, Generate):
+            self._begin_generate(entry, node, before)
+        elif isinstance(node, Select):
+            self._begin_select(entry, node, before)
+        elif isinstance(node, Text):
+            entry.context = before.with_text(node.text, owner=node.id, template=node.template)
+        else:
+            entry.context = before
+
+    def _attempt(self, entry: _Entry, step: Callable[[], None]) -> None:
+        """Take a node one step on; an exception fails it, and never the engine."""
         try:
-            if isinstance(node, Generate):
-                self._begin_generate(entry, node, before)
-            elif isinstance(node, Select):
-                self._begin_select(entry, node, before)
-            elif isinstance(node, Text):
-                entry.context = before.with_text(node.text, owner=node.id, template=node.template)
-            else:
-                entry.context = before
+            step()
         except PalmetteError as error:
             self._fail(entry, type(error).__name__, str(error))
-        except Exception as error:  # no request can stop the engine
-            logger.exception("node %d could not begin", node.id)
+        except Exception as error:
+            logger.exception("node %d failed", entry.node.id)
             self._fail(entry, "EngineError", f"{type(error).__name__}: {error}")
 
     def _fail(self, entry: _Entry, kind: str, message: str) -> None:
@@ -193,8 +204,8 @@ class RequestTree:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def _begin_generate(self, entry: _Entry, node: Generate, before: Context) -> None:
-        if node.n < 1:
-            raise RequestError(f"n must be at least 1, not {node.n}")
+        if not 1 <= node.n <= MAX_ANSWERS:
+            raise RequestError(f"n must be at least 1 and at most {MAX_ANSWERS}, not {node.n}; generate more in parts")
         prompt = before.encode(self._tokenizer)
         seed = self._draw_seed() if node.params.seed is None else node.params.seed
         requests = tuple(
@@ -216,6 +227,8 @@ class RequestTree:
     def _begin_select(self, entry: _Entry, node: Select, before: Context) -> None:
         if not node.choices:
             raise RequestError("select needs at least one choice")
+        if not all(node.choices):
+            raise RequestError(f"select cannot score choice {node.choices.index('')}, which is empty; give it text")
         prompts, score_from = self._choice_prompts(node, before)
         requests = [self._score(f"{node.id}.{i}", p.ids, score_from, node) for i, p in enumerate(prompts)]
         if node.method == NEEDS_UNCONDITIONAL:
@@ -273,7 +286,6 @@ class RequestTree:
     # -- results ----------------------------------------------------------------------------------------------------
 
     def _complete(self, entry: _Entry, job: _GenerateJob | _SelectJob) -> None:
-        entry.job = None
         error = next((request.error for request in job.requests if request.error is not None), None)
         if error is not None:
             self._fail(entry, type(error).__name__, str(error))
@@ -282,8 +294,6 @@ class RequestTree:
             self._complete_generate(entry, job)
         else:
             self._complete_select(entry, job)
-        for child in entry.children:
-            self._advance(child)
 
     def _complete_generate(self, entry: _Entry, job: _GenerateJob) -> None:
         kept, tail = job.requests[0].text.kept_ids

@@ -62,6 +62,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             raise RequestError(f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}")
         if not all(isinstance(stop, str) and stop for stop in self.stop):
             raise RequestError(f"stop must hold non-empty strings, not {self.stop!r}")
+        for token_id in self.stop_token_ids:
+            _check_integer("stop_token_ids", token_id, 0, (1 << 31) - 1)
         _check_bias(self.logit_bias)
 
     @property
@@ -74,10 +76,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_vocabulary(params: SamplingParams, vocab_size: int) -> None:
-    """Raise RequestError if the logit bias names a token that a model of `vocab_size` tokens does not have."""
-    unknown = [token_id for token_id in params.logit_bias if token_id >= vocab_size]
-    if unknown:
-        raise RequestError(f"logit_bias names token {unknown[0]}, but the model's tokens are 0 to {vocab_size - 1}")
+    """Raise RequestError if an option names a token that a model of `vocab_size` tokens does not have."""
+    for name, token_ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+        unknown = [token_id for token_id in token_ids if token_id >= vocab_size]
+        if unknown:
+            raise RequestError(f"{name} names token {unknown[0]}, but the model's tokens are 0 to {vocab_size - 1}")
 
 
 _NUMBERS = (

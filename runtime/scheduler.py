@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from palmette.constrained.errors import PalmetteError
+from palmette.constrained.errors import GrammarLimitError, PalmetteError
 
 from .batch import NOTHING_ALLOWED, Float32Array, Runner, StepPlan, StepResult
 from .clock import Clock, MonotonicClock
@@ -348,6 +348,8 @@ class Scheduler:
             self._updates.append(RequestUpdate(request, text, False))
 
     def _fail(self, request: Request, error: Exception) -> None:
+        if isinstance(error, GrammarLimitError) and request.grammar is not None and self._grammar_queue is not None:
+            self._grammar_queue.forget(request.grammar)  # its states are shared: it would fail every later request
         request.fail(_as_palmette_error(error))
         self._end(request, "")
 

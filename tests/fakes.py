@@ -282,6 +282,9 @@ class ScriptedGrammar:
     def shortest_ending(self, state: int) -> tuple[int, ...]:
         return self._ending(state)
 
+    def ending_bytes(self, state: int) -> int:
+        return sum(len(TOKEN_BYTES[token_id] or b"") for token_id in self._ending(state))
+
     def _ending(self, state: int) -> tuple[int, ...]:
         queue: deque[tuple[int, tuple[int, ...]]] = deque([(state, ())])
         seen = {state}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -95,6 +98,18 @@ class MaskTableMachine(RuleBasedStateMachine):
 
 TestMaskTable = MaskTableMachine.TestCase
 TestMaskTable.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def test_a_busy_row_does_not_keep_grammars_alive() -> None:
+    """A mask that every grammar of its kind has is never evicted; the grammars that asked for it may go."""
+    table, gone = MaskTable(2, BYTES), []
+    for least in range(1, 6):
+        grammar = compile_grammar(Grammar.regex(f"[a-z]{{{least},}}"), BYTES)
+        table.release(table.acquire(grammar, grammar.start))
+        gone.append(weakref.ref(grammar))
+    del grammar
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 5
 
 
 def test_equal_bits_share_a_row() -> None:

@@ -8,7 +8,7 @@ from tests.fakes import VOCABULARY, ScriptedGrammar, make_request, scripted_brac
 
 from palmette.constrained import Grammar, MaskTable, MaskTableFullError
 from palmette.runtime.batch import UNCONSTRAINED
-from palmette.runtime.constraint import FAR_FROM_ENDING, MaskRows, accept_within_budget, constrain
+from palmette.runtime.constraint import MaskRows, accept_within_budget, constrain
 from palmette.runtime.errors import EngineError, RequestError
 from palmette.runtime.request import Request
 
@@ -64,7 +64,7 @@ def test_endings_far_away_are_not_measured() -> None:
             return super().shortest_ending(state)
 
     counting = Counting(Grammar.regex("c"), BRACKETS.transitions, [0])
-    request = constrained(counting, FAR_FROM_ENDING + 100)
+    request = constrained(counting, 100)
     before = measured
     assert accept_within_budget(request, token("b"))
     assert measured == before

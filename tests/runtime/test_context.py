@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.tiny_models import write_tiny_model
 
 from palmette.runtime.context import NO_OWNER, Context, shared_length
+from palmette.runtime.errors import RequestError
 from palmette.runtime.tokenizer import Tokenizer
 
 
@@ -28,6 +29,12 @@ def test_text_in_pieces_is_encoded_as_one(tokenizer: Tokenizer, text: str, cuts:
         context = context.with_text(text[start:stop], owner=owner)
     whole = Context().with_text(text, owner=0).encode(tokenizer)
     assert context.encode(tokenizer).ids.tolist() == whole.ids.tolist()
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    """The error names what no tokenizer could encode, and where it stands."""
+    with pytest.raises(RequestError, match=r"holds '\\ud83d' at place 2"):
+        Context().with_text("ab\ud83d", owner=0)
 
 
 def test_generated_tokens_stay_as_they_are(tokenizer: Tokenizer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.wire import Listener, run_tree
@@ -24,6 +24,7 @@ from palmette.runtime.program import (
     Node,
     Select,
     Selected,
+    SelectMethod,
     Text,
 )
 from palmette.runtime.sampling_params import SamplingParams
@@ -151,7 +152,12 @@ def test_a_failing_node_fails_what_continues_it_and_nothing_else(tiny_engine: En
 
 BAD_REQUESTS: tuple[tuple[Node, str], ...] = (
     (Generate(1, 0, GREEDY, n=0), "n must be"),
+    (Generate(1, 0, GREEDY, n=10**9), "at most 1024"),
     (Select(1, 0, ()), "at least one choice"),
+    (Select(1, 0, ("a", "")), "choice 1, which is empty"),
+    (Select(1, 0, ("a", "b"), cast("SelectMethod", "best")), "not 'best'"),
+    (Select(1, 0, ("a", "b\ud800")), "surrogate"),
+    (Generate(1, 0, SamplingParams(stop_token_ids=(10**6,))), "stop_token_ids names token 1000000"),
     (Generate(1, 0, SamplingParams(logit_bias={10**6: 1.0})), "1000000"),
     (Generate(1, 0, SamplingParams(max_tokens=2), Grammar.regex("[a-z]{40}")), "max_tokens=2"),
 )
@@ -159,8 +165,11 @@ BAD_REQUESTS: tuple[tuple[Node, str], ...] = (
 
 @pytest.mark.parametrize(("node", "message"), BAD_REQUESTS)
 def test_a_request_that_cannot_run_fails_with_the_reason(tiny_engine: Engine, node: Node, message: str) -> None:
-    """What is wrong, with the value, comes back as the node's event."""
-    assert message in failed(run_tree(tiny_engine, [Text(0, None, "x"), node]), 1).message
+    """What is wrong, with the value, comes back as the node's event, and the engine goes on."""
+    failure = failed(run_tree(tiny_engine, [Text(0, None, "x"), node]), 1)
+    assert message in failure.message
+    assert failure.kind == "RequestError"
+    assert text_of(run_tree(tiny_engine, [Generate(0, None, GREEDY)]), 0)
 
 
 def test_a_prompt_longer_than_the_context_fails_with_the_numbers(tiny_engine: Engine) -> None:
@@ -226,15 +235,57 @@ def test_a_sink_may_close_its_own_session(tiny_engine: Engine) -> None:
     assert text_of(run_tree(tiny_engine, [Generate(0, None, GREEDY)]), 0)
 
 
-def test_a_sink_that_raises_ends_its_session_alone(tiny_engine: Engine) -> None:
+@pytest.mark.parametrize("error", [ValueError("broken client"), SystemExit(1)])
+def test_a_sink_that_raises_ends_its_session_alone(tiny_engine: Engine, error: BaseException) -> None:
     """An exception in one client's sink does not stop the others."""
 
     def sink(event: Event) -> None:
-        raise ValueError("broken client")
+        raise error
 
     session = tiny_engine.open(sink)
     session.extend([Generate(0, None, GREEDY)])
     assert text_of(run_tree(tiny_engine, [Generate(0, None, GREEDY)]), 0)
+
+
+def test_a_sink_may_ask_the_engine(tiny_engine: Engine) -> None:
+    """The engine's thread answers its own questions instead of waiting for itself."""
+    counts: list[int] = []
+
+    def sink(event: Event) -> None:
+        counts.append(tiny_engine.stats().total_pages + tiny_engine.flush_cache())
+        done.set()
+
+    done = threading.Event()
+    tiny_engine.open(sink).extend([Generate(0, None, GREEDY)])
+    assert done.wait(60)
+    assert counts
+
+
+def test_the_nodes_given_are_the_callers_again(tiny_engine: Engine) -> None:
+    """Changing the list after `extend` returned changes nothing, though the engine has not looked at it yet."""
+    listener, changed = Listener(), threading.Event()
+    nodes: list[Node] = [Text(0, None, "a"), Generate(1, 0, GREEDY)]
+    tiny_engine._send(lambda: assert_set(changed))
+    tiny_engine.open(listener).extend(nodes)
+    nodes.clear()
+    changed.set()
+    listener.wait([1])
+    assert text_of(listener, 1)
+
+
+def test_nodes_that_arrive_after_close_never_run(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another thread closes the session while `extend` sends, nothing is left running that nobody would abort."""
+    session, send = tiny_engine.open(lambda event: None), tiny_engine._send
+
+    def close_first(command: Any) -> None:
+        monkeypatch.setattr(tiny_engine, "_send", send)
+        session.close()
+        send(command)
+
+    monkeypatch.setattr(tiny_engine, "_send", close_first)
+    session.extend([Generate(0, None, LONG)])
+    stats = tiny_engine.stats()
+    assert (stats.running, stats.waiting) == (0, 0)
 
 
 def test_seeds_make_answers_repeatable(tiny_engine: Engine) -> None:
@@ -264,12 +315,15 @@ def test_shutdown_fails_what_runs_and_refuses_more(tiny_model_folder: Any) -> No
     engine.shutdown()
 
 
-def test_a_failure_of_the_engine_is_told_to_everyone(tiny_model_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [MemoryError, SystemExit])
+def test_a_failure_of_the_engine_is_told_to_everyone(
+    tiny_model_folder: Any, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
     """An exception in the step loop ends every node with an error, and names the cause to later callers."""
     engine = launch(str(tiny_model_folder), max_total_tokens=2000)
 
     def explode(plan: object) -> None:
-        raise MemoryError("out of memory")
+        raise kind("out of memory")
 
     monkeypatch.setattr(engine._scheduler._runner, "launch", explode)
     listener = run_tree_until_failed(engine)
@@ -284,3 +338,7 @@ def run_tree_until_failed(engine: Engine) -> Listener:
     engine.open(listener).extend([Generate(0, None, GREEDY)])
     listener.wait([0])
     return listener
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(60)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.tiny_models import write_tiny_tokenizer
 from tests.wire import run_tree
 
 from palmette.constrained import Grammar, Vocabulary, compile_grammar
@@ -73,6 +76,16 @@ def test_nothing_is_forced_at_the_end(tiny_engine: Engine) -> None:
     """A complete answer forces nothing, and does not loop."""
     tokenizer = tiny_engine.tokenizer
     assert forced_text(tokenizer, "a*", tokenizer.encode_text("a")) == ""
+
+
+def test_text_that_the_tokenizer_would_change_is_not_forced(tmp_path: Path) -> None:
+    """A tokenizer that normalizes to NFC would spell other bytes than the grammar asks for: the model spells them."""
+    write_tiny_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": {"type": "NFC"}}))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert forced_text(tokenizer, "cafe\u0301") == ""
+    assert forced_text(tokenizer, "caf\u00e9") == "caf\u00e9"
 
 
 @pytest.mark.parametrize("seed", range(8))

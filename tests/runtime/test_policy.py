@@ -91,6 +91,14 @@ def test_lengths_are_looked_up_anew_when_the_tree_grew() -> None:
     assert lookups == 4
 
 
+def test_lengths_of_requests_long_gone_are_forgotten() -> None:
+    """Where nothing new enters the tree, the lengths kept stay bounded all the same."""
+    policy = longest_first()
+    for i in range(1000):
+        policy.order([make_request(str(i), [3])])
+    assert len(policy._known) <= 5 * WINDOW
+
+
 def test_without_a_cache_there_is_nothing_to_match() -> None:
     """LPM falls back to the order of arrival where the radix cache is off."""
     assert isinstance(queue_policy("lpm", KVMemory(4, 1, radix_cache=False)), FirstComeFirstServed)

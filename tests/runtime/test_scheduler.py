@@ -18,6 +18,7 @@ from tests.fakes import (
     InlineExecutor,
     ManualExecutor,
     ScriptedCompiler,
+    ScriptedGrammar,
     expected_answer,
     make_request,
     scripted_brackets,
@@ -27,7 +28,7 @@ from tests.fakes import (
     token,
 )
 
-from palmette.constrained import Grammar, GrammarError, UnsupportedGrammarError, compile_grammar
+from palmette.constrained import Grammar, GrammarError, GrammarLimitError, UnsupportedGrammarError, compile_grammar
 from palmette.runtime.errors import EngineError, RequestAbortedError, RequestError
 from palmette.runtime.policy import MAX_OVERTAKES
 from palmette.runtime.request import Request
@@ -627,6 +628,35 @@ def test_real_grammars_are_matched_in_full(pattern: str) -> None:
             assert request.computed_tokens == 0
         else:
             assert re.fullmatch(pattern, engine.texts[request.id])
+    engine.check_empty()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_token_that_lengthens_the_ending_beyond_a_large_budget_is_not_taken(seed: int) -> None:
+    """However much of the budget is left, the answer matches in full."""
+    far = scripted_brackets("far", 1500)
+    engine = FakeEngine(num_pages=2048, grammars=[far], jump_forward=False)
+    request = make_request("r", prompt(seed), grammar=far.grammar, max_tokens=1300)
+    engine.add(request)
+    engine.run()
+    engine.check_answer(request)
+
+
+def test_a_grammar_that_met_its_limits_is_compiled_anew() -> None:
+    """Its states are shared, so the next request that asks for it must not get the full ones."""
+
+    class Limited(ScriptedGrammar):
+        def advance(self, state: int, token_id: int) -> int | None:
+            raise GrammarLimitError("the grammar met too many states")
+
+    compiler = ScriptedCompiler(Limited(CODE.grammar, CODE.transitions, [3]))
+    engine = FakeEngine(compiler=compiler)
+    for name in ("first", "second"):
+        request = make_request(name, prompt(1), grammar=CODE.grammar)
+        engine.add(request)
+        engine.run()
+        assert isinstance(request.error, GrammarLimitError)
+    assert len(compiler.calls) == 2
     engine.check_empty()
 
 
