@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +24,14 @@ class Prompt:
     ids: Int32Array
     owners: Int32Array
 
+    def before(self, place: int) -> Prompt:
+        """The first `place` tokens."""
+        return Prompt(self.ids[:place], self.owners[:place])
+
+    def after(self, place: int) -> Prompt:
+        """The tokens from `place` on."""
+        return Prompt(self.ids[place:], self.owners[place:])
+
     def after_start(self, start_id: int) -> Prompt:
         """The same tokens behind a start token that belongs to no node."""
         start = np.array([[start_id], [NO_OWNER]], dtype=np.int32)
@@ -39,7 +47,18 @@ class Context:
     """
 
     settled: Prompt = Prompt(_EMPTY, _EMPTY)
-    pieces: tuple[Piece, ...] = ()
+    piece: Piece | None = None  # the last piece of constant text
+    before: Context | None = None  # what stands before it
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """The constant text since the last generation. Contexts share it: a chain of nodes holds each piece once."""
+        pieces = []
+        context: Context | None = self
+        while context is not None and context.piece is not None:
+            pieces.append(context.piece)
+            context = context.before
+        return pieces[::-1]
 
     def with_text(self, text: str, *, owner: int, template: bool = False) -> Context:
         """The context with constant text behind it.
@@ -50,7 +69,7 @@ class Context:
         if not text:
             return self
         _check_characters(text)
-        return replace(self, pieces=(*self.pieces, Piece(text, template, owner)))
+        return Context(self.settled, Piece(text, template, owner), self)
 
     def with_output(self, prompt: Prompt, token_ids: Sequence[int], tail: str, *, owner: int) -> Context:
         """The context after a generation: `prompt`, its `token_ids`, and the `tail` of a token that a stop cut."""

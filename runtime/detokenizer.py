@@ -100,7 +100,7 @@ class OutputText:
             self._append(decoded)
             return decoded
         pending = self._held + decoded
-        cut = self._first_match(pending) if may_stop else None
+        cut = self._first_match(pending, len(self._held)) if may_stop else None
         if cut is None:
             cut = self._held_from(pending)
             self._held = pending[cut:]
@@ -114,9 +114,13 @@ class OutputText:
             self._shown.append(text)
             self._shown_chars += len(text)
 
-    def _first_match(self, pending: str) -> int | None:
-        """Where the winning stop string starts in `pending`; it becomes `matched`."""
-        found = [(start, order) for order, stop in enumerate(self._stop) if (start := pending.find(stop)) >= 0]
+    def _first_match(self, pending: str, held: int) -> int | None:
+        """Where the winning stop string starts in `pending`; it becomes `matched`.
+
+        It ends behind the first `held` characters: one that ends within them was ordinary text when it came.
+        """
+        starts = [pending.find(stop, max(0, held - len(stop) + 1)) for stop in self._stop]
+        found = [(start, order) for order, start in enumerate(starts) if start >= 0]
         if not found:
             return None
         start, order = min(found)

@@ -73,7 +73,10 @@ class _GenerateJob:
 
 @dataclass(slots=True)
 class _SelectJob:
-    """A select in flight: a score request for each choice, and for the unconditional method one without the prompt."""
+    """A select in flight: a score request for each choice, and for the unconditional method one without the prompt.
+
+    `prompts` are those of `requests`.
+    """
 
     node: Select
     before: Context
@@ -232,12 +235,9 @@ class RequestTree:
         prompts, score_from = self._choice_prompts(node, before)
         requests = [self._score(f"{node.id}.{i}", p.ids, score_from, node) for i, p in enumerate(prompts)]
         if node.method == NEEDS_UNCONDITIONAL:
-            choices = [Prompt(p.ids[score_from:], p.owners[score_from:]) for p in prompts]
-            start = self._tokenizer.start_id
-            requests += [
-                self._score(f"{node.id}.{i}u", choice.after_start(start).ids, 1, node)
-                for i, choice in enumerate(choices)
-            ]
+            alone = tuple(p.after(score_from).after_start(self._tokenizer.start_id) for p in prompts)
+            requests += [self._score(f"{node.id}.{i}u", p.ids, 1, node) for i, p in enumerate(alone)]
+            prompts += alone
         entry.job = _SelectJob(node, before, prompts, score_from, tuple(requests), self._clock.now(), len(requests))
         self._start(entry, requests)
 
@@ -272,7 +272,7 @@ class RequestTree:
         for request in requests:
             try:
                 self._submit(request)
-            except PalmetteError:
+            except Exception:
                 self._abandon(entry)
                 raise
             self._of_request[request.id] = entry
@@ -311,8 +311,8 @@ class RequestTree:
         choice = decide(job.node.method, scores)
         entry.context = job.before.with_text(job.node.choices[choice], owner=job.node.id)
         usage = _Usage()
-        for prompt, request in zip(job.prompts, job.requests, strict=False):
-            usage.add_prompt(prompt, request.cached_tokens)
+        for prompt, request in zip(job.prompts, job.requests, strict=True):
+            usage.add_prompt(prompt.before(len(prompt.ids) - 1), request.cached_tokens)  # the last is only scored
         first = job.requests[0]
         elapsed = self._clock.now() - job.started_s
         self._emit(Selected(job.node.id, choice, scores, job.score_from, first.cached_tokens, usage.nodes(), elapsed))
@@ -362,7 +362,7 @@ def _completion(request: Request) -> Completion:
 
 
 def _choice_scores(job: _SelectJob) -> tuple[ChoiceScore, ...]:
-    count = len(job.prompts)
+    count = len(job.node.choices)
     alone = [tuple(r.score_logprobs) for r in job.requests[count:]] or [()] * count
     return tuple(
         ChoiceScore(tuple(prompt.ids[job.score_from :].tolist()), tuple(request.score_logprobs), unconditional)

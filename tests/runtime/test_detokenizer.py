@@ -180,3 +180,12 @@ def test_an_empty_stop_string_is_refused() -> None:
     """An empty stop string would end every text at once."""
     with pytest.raises(ValueError, match="must not be empty"):
         OutputText([], ["a", ""])
+
+
+def test_a_stop_string_that_was_ordinary_text_stays_so() -> None:
+    """A stop string refused when it came is not found later, though it is held back as the beginning of another."""
+    output = OutputText([b"a", b"b", b"z"], ["abc", "b"])
+    assert output.push(0) == ""
+    assert output.push(1, may_stop=False) == ""
+    assert output.push(2) == "abz"
+    assert output.matched is None

@@ -342,3 +342,23 @@ def run_tree_until_failed(engine: Engine) -> Listener:
 
 def assert_set(event: threading.Event) -> None:
     assert event.wait(60)
+
+
+@pytest.mark.parametrize("method", ["token_length_normalized", "unconditional_likelihood_normalized"])
+def test_usage_of_a_select_counts_what_is_computed(tiny_engine: Engine, method: Any) -> None:
+    """Every request of a select counts, each without its last token, which is only scored, and without start tokens."""
+    tiny_engine.flush_cache()
+    choices = (" the", " there was")
+    listener = run_tree(tiny_engine, [Text(0, None, "It is"), Select(1, 0, choices, method)])
+    selected = listener.done[1]
+    assert isinstance(selected, Selected)
+    lengths = [len(score.token_ids) for score in selected.scores]
+    whole = sum(selected.prompt_tokens + length - 1 for length in lengths)
+    alone = sum(length - 1 for length in lengths) if method.startswith("unconditional") else 0
+    assert sum(usage.computed + usage.reused for usage in selected.usage) == whole + alone
+
+
+def test_a_chain_of_ten_thousand_texts(tiny_engine: Engine) -> None:
+    """A deep tree neither recurses nor copies what stands before each node."""
+    chain: list[Node] = [Text(i, i - 1 if i else None, "a" if i % 100 == 0 else "") for i in range(10_000)]
+    assert text_of(run_tree(tiny_engine, [*chain, Generate(10_000, 9_999, GREEDY)]), 10_000)
