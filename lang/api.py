@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Any, Unpack
 
+from palmette.constrained.compiler import DEFAULT_LIMITS, lower
 from palmette.constrained.errors import GrammarError
 from palmette.constrained.grammar import Grammar
+from palmette.constrained.limits import Deadline
 from palmette.runtime.errors import RequestError
 from palmette.runtime.program import SelectMethod
 
@@ -45,15 +48,14 @@ def gen(
     Raises:
         TypeError: an option does not exist.
         RequestError: a value is out of its range, or two constraints were given.
-        GrammarError: the constraint is not one.
+        GrammarError: the constraint is not one, or uses a feature that is refused by name.
     """
     _check_name(name, "gen")
     given = _given(regex=regex, json_schema=json_schema, choices=choices, grammar=grammar)
     if choices is not None:
         if options or n != 1:
-            raise RequestError(
-                f"gen(choices=...) scores every choice and samples none: n and {_names(options)} do not apply"
-            )
+            ignored = [*(["n"] if n != 1 else []), *options]
+            raise RequestError(f"gen(choices=...) scores every choice and samples none, so leave out {_names(ignored)}")
         return select(name, choices, choices_method=choices_method)
     if choices_method != token_length_normalized:
         raise RequestError("choices_method goes with choices=[...], which was not given")
@@ -168,17 +170,24 @@ def _given(**constraints: Any) -> dict[str, Any]:
 
 def _grammar(given: dict[str, Any]) -> Grammar | None:
     if "regex" in given:
-        return Grammar.regex(given["regex"])
+        return _legal(Grammar.regex(given["regex"]))
     if "json_schema" in given:
-        return Grammar.json_schema(given["json_schema"])
+        return _legal(Grammar.json_schema(given["json_schema"]))
     grammar = given.get("grammar")
     if grammar is not None and not isinstance(grammar, Grammar):
         raise GrammarError(f"grammar must be a Grammar, such as Grammar.regex(...), not {grammar!r}")
+    return None if grammar is None else _legal(grammar)
+
+
+@functools.lru_cache(maxsize=1024)
+def _legal(grammar: Grammar) -> Grammar:
+    """`grammar` itself, once its front end has read it; the engine compiles it for its vocabulary later."""
+    lower(grammar, DEFAULT_LIMITS, Deadline(DEFAULT_LIMITS))
     return grammar
 
 
-def _names(values: Any) -> str:
-    return ", ".join(values) or "other options"
+def _names(values: Iterable[str]) -> str:
+    return ", ".join(values)
 
 
 def _one_of(names: Sequence[str]) -> str:

@@ -132,7 +132,7 @@ class Interpreter:
     def _begin_role(self, role: Role, line: SourceLine) -> None:
         if self._open_role is not None:
             raise ProgramError(
-                f"a {role} message cannot begin inside the open {self._open_role.role} message; close that one first",
+                f"no {role} message can begin inside the open {self._open_role.role} message; close that one first",
                 line=line,
             )
         previous = self.messages[-1].role if self.messages else None
@@ -145,7 +145,7 @@ class Interpreter:
     def _end_role(self, role: Role, line: SourceLine) -> None:
         opened = self._open_role
         if opened is None or opened.role != role:
-            state = "none is open" if opened is None else f"the open one is a {opened.role} message"
+            state = "none is open" if opened is None else f"the open message is of {opened.role}"
             raise ProgramError(f"there is no {role} message to close: {state}", line=line)
         self.messages.append(Message(role, tuple(self.path[opened.start :])))
         self._open_role = None

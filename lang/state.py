@@ -106,7 +106,8 @@ class ProgramState:
         hint = f'; did you mean "{close[0]}"?' if close else ""
         if failure is not None:
             hint += f"; the program ended before by {type(failure).__name__}: {failure}"
-        return f's["{name}"] was never set; the variables are {", ".join(known) or "none"}{hint}'
+        variables = f"the variables are {', '.join(known)}" if known else "no variable is set"
+        return f's["{name}"] was never set; {variables}{hint}'
 
     def _is_over(self) -> bool:
         """Whether nothing more can come to this branch while the caller waits."""

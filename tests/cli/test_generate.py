@@ -116,6 +116,7 @@ class TestRefused:
             (["Hi", "--choices", "a,b", "--stream"], "error: --choices and --stream do not go together"),
             (["Hi", "--choices", "a,b", "--max-tokens", "3"], "error: --choices and --max-tokens do not go together"),
             (["Hi", "--choices", "a,a"], "error: choices must be distinct"),
+            (["Hi", "--regex", "("], "error: bad regular expression '('"),
             (["Hi", "--choices", "["], "error: --choices starts as a JSON array but is none"),
             (["Hi", "--choices", "[1]"], "error: "),
             (["Hi", "--temperature", "-1"], "error: temperature must be a number from 0"),
@@ -130,7 +131,9 @@ class TestRefused:
         assert result.exit_code == 2
         assert result.stdout == ""
 
-    @pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), (json.dumps(3), "schema")])
+    @pytest.mark.parametrize(
+        ("text", "message"), [("{", "is not JSON"), (json.dumps(3), "schema"), ('{"not": {}}', "'not'")]
+    )
     def test_schema_file(self, palmette: Run, tmp_path: Path, text: str, message: str) -> None:
         """A file that is not JSON, or no schema."""
         (tmp_path / "schema.json").write_text(text)

@@ -64,6 +64,8 @@ def test_an_unknown_variable_is_a_key_error_with_a_hint() -> None:
         state["sumary"]
     with pytest.raises(TypeError, match="name must be a non-empty string"):
         state[0]  # type: ignore[index]  # the mistake under test
+    with pytest.raises(KeyError, match=r's\["x"\] was never set; no variable is set$'):
+        ran(lambda s: None, [])["x"]
 
 
 def test_several_answers_are_a_list() -> None:
@@ -160,9 +162,9 @@ def test_roles_do_not_nest() -> None:
         with pytest.raises(pt.ProgramError, match="no user message to close: none is open"):
             s += pt.user_end()
         s += pt.user_begin()
-        with pytest.raises(pt.ProgramError, match="assistant message cannot begin inside the open user message"):
+        with pytest.raises(pt.ProgramError, match="no assistant message can begin inside the open user message"):
             s += pt.assistant("A")
-        with pytest.raises(pt.ProgramError, match="the open one is a user message") as caught:
+        with pytest.raises(pt.ProgramError, match="the open message is of user") as caught:
             s += pt.assistant_end()
         assert caught.value.line is not None
         assert caught.value.line.file == __file__
