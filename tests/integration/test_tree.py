@@ -37,6 +37,7 @@ def test_pages_come_back_when_programs_end_or_are_dropped(default_engine: Engine
     session = default_engine.open(lambda event: None)
     session.extend([Text(0, None, "A long story:"), Generate(1, 0, SamplingParams(max_tokens=4000, ignore_eos=True))])
     session.close()
+    run_tree(default_engine, [Text(0, None, "Next"), Generate(1, 0, GREEDY)])  # what was dropped ends within a step
     default_engine.flush_cache()
     stats = default_engine.stats()
     assert stats.running == 0
