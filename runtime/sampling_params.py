@@ -56,8 +56,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             _check_number(name, getattr(self, name), low, high)
         for name, low, high in _INTEGERS:
             _check_integer(name, getattr(self, name), low, high)
-        if self.top_p == 0 or self.repetition_penalty == 0:
-            raise RequestError("top_p and repetition_penalty must be greater than 0")
+        for name in ("top_p", "repetition_penalty"):
+            if getattr(self, name) == 0:
+                raise RequestError(f"{name} must be greater than 0, not {getattr(self, name)!r}")
         if self.min_tokens > self.max_tokens:
             raise RequestError(f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}")
         if not all(isinstance(stop, str) and stop for stop in self.stop):
