@@ -1,4 +1,4 @@
-"""Grammars to automata to token masks: regular expressions, JSON Schema, choices.
+"""Grammars to automata to token masks: regular expressions, JSON Schema, choices, EBNF, structural tags, reasoning.
 
 No torch; numba is imported with the first mask only.
 """
@@ -17,6 +17,8 @@ from .grammar import Grammar
 from .limits import CompileLimits
 from .mask_table import MaskTable, MaskTableFullError
 from .matcher import Matcher
+from .matches import matches
+from .stop_pattern import Match, StopPatterns, StopSearch, stop_patterns
 from .vocabulary import Vocabulary
 
 __all__ = [
@@ -27,11 +29,16 @@ __all__ = [
     "GrammarLimitError",
     "MaskTable",
     "MaskTableFullError",
+    "Match",
     "Matcher",
     "PalmetteError",
+    "StopPatterns",
+    "StopSearch",
     "TokenRejectedError",
     "UnsatisfiableGrammarError",
     "UnsupportedGrammarError",
     "Vocabulary",
     "compile_grammar",
+    "matches",
+    "stop_patterns",
 ]

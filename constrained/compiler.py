@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from .automaton import LazyAutomaton
 from .compiled import CompiledGrammar
+from .ebnf import lower_ebnf
 from .grammar import Grammar
 from .json_schema import lower_json_schema
 from .limits import CompileLimits, Deadline
 from .program import build_program
+from .reasoning import lower_reasoning
 from .regex import lower_regex
 from .rules import Choice, Literal, Rules
 from .simplify import simplify
+from .structural_tag import lower_structural_tag
 from .vocabulary import Vocabulary
 
 DEFAULT_LIMITS = CompileLimits()
@@ -29,15 +33,22 @@ def compile_grammar(
         GrammarLimitError: it is larger than `limits`.
         GrammarError: it is not legal.
     """
+    automaton = make_automaton(grammar, vocabulary.alphabet, vocabulary.preferred_bytes, limits)
+    return CompiledGrammar(grammar, vocabulary, automaton)
+
+
+def make_automaton(
+    grammar: Grammar, alphabet: int, preferred_bytes: Sequence[int], limits: CompileLimits
+) -> LazyAutomaton:
+    """The automaton of `grammar` over the bytes of `alphabet`; see `compile_grammar` and `LazyAutomaton`."""
     deadline = Deadline(limits)
-    rules = simplify(lower(grammar, limits, deadline), vocabulary.alphabet)
+    rules = simplify(lower(grammar, limits, deadline), alphabet)
     deadline.check()
     rules.verify()
     deadline.check()
     program = build_program(rules, limits, deadline)
     deadline.check()
-    automaton = LazyAutomaton(program, limits, vocabulary.preferred_bytes)
-    return CompiledGrammar(grammar, vocabulary, automaton)
+    return LazyAutomaton(program, limits, preferred_bytes)
 
 
 def lower(grammar: Grammar, limits: CompileLimits, deadline: Deadline) -> Rules:
@@ -49,6 +60,12 @@ def lower(grammar: Grammar, limits: CompileLimits, deadline: Deadline) -> Rules:
             return lower_json_schema(grammar.source, limits, deadline)
         case "choices":
             return lower_choices(grammar.source, limits)
+        case "ebnf":
+            return lower_ebnf(grammar.source, limits)
+        case "structural_tag":
+            return lower_structural_tag(grammar.source, limits, deadline)
+        case "reasoning":
+            return lower_reasoning(grammar.source, limits, lambda inner: lower(inner, limits, deadline))
 
 
 def lower_choices(source: str, limits: CompileLimits) -> Rules:

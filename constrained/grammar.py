@@ -9,19 +9,19 @@ from typing import Any, Literal
 
 from .errors import GrammarError
 
-GrammarKind = Literal["regex", "json_schema", "choices"]
+GrammarKind = Literal["regex", "json_schema", "choices", "ebnf", "structural_tag", "reasoning"]
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """What a generated text must match, in full.
 
-    Build one with `Grammar.regex`, `Grammar.json_schema` or `Grammar.choices`. Equal grammars compile once: the value
-    itself is the key of the cache, so `source` is kept in one canonical spelling.
+    Build one with the class method of its kind. Equal grammars compile once: the value itself is the key of the cache,
+    so `source` is kept in one canonical spelling.
 
     Attributes:
         kind: which front end reads `source`.
-        source: the pattern; the schema as compact JSON, members in their given order; or the choices as a JSON array.
+        source: the pattern of a regex; what describes any other kind as compact JSON, members in their given order.
     """
 
     kind: GrammarKind
@@ -44,7 +44,7 @@ class Grammar:
         Raises:
             GrammarError: `schema` is none of these, or is not JSON.
         """
-        return cls("json_schema", json.dumps(_schema_value(schema), separators=(",", ":"), ensure_ascii=False))
+        return cls("json_schema", _compact(_schema_value(schema)))
 
     @classmethod
     def choices(cls, choices: Sequence[str]) -> Grammar:
@@ -55,7 +55,110 @@ class Grammar:
             raise GrammarError(f"choices must be a non-empty list of non-empty strings, not {list(choices)!r}")
         if len(set(choices)) != len(choices):
             raise GrammarError(f"choices must be distinct: {list(choices)!r}")
-        return cls("choices", json.dumps(list(choices), separators=(",", ":"), ensure_ascii=False))
+        return cls("choices", _compact(list(choices)))
+
+    @classmethod
+    def ebnf(cls, source: str, *, root: str = "root") -> Grammar:
+        r"""Text that the rule called `root` of an EBNF grammar matches in full.
+
+        The dialect is that of llama.cpp (GBNF) and XGrammar, described in ebnf_parser.py. Rules may be recursive in any
+        way, left recursion included.
+
+        >>> Grammar.ebnf('''root ::= "yes" | "no" ("," [a-z ]{1,20})?''').kind
+        'ebnf'
+        """
+        for name, value in (("source", source), ("root", root)):
+            if not isinstance(value, str):
+                raise GrammarError(f"ebnf {name} must be a string, not {type(value).__name__}: {value!r}")
+        return cls("ebnf", _compact({"root": root, "ebnf": source}))
+
+    @classmethod
+    def structural_tag(cls, spec: Any) -> Grammar:
+        """Text with structured parts between tags, as XGrammar and SGLang describe it.
+
+        Args:
+            spec: a mapping, JSON text of one, or an object with Pydantic's ``model_dump()``: either
+                ``{"type": "structural_tag", "format": {...}}`` or the older form with ``structures`` and ``triggers``.
+                structural_tag.py lists the formats.
+
+        Raises:
+            GrammarError: `spec` is none of these, or is not JSON.
+        """
+        return cls("structural_tag", _compact(_tag_value(spec)))
+
+    @classmethod
+    def reasoning(
+        cls,
+        inner: Grammar,
+        *,
+        begin: str = "<think>",
+        end: str = "</think>",
+        begun: bool = False,
+        required: bool = False,
+    ) -> Grammar:
+        """Free text between `begin` and `end`, then text of `inner`: for models that reason before they answer.
+
+        The reasoning is whole characters without `end`. Up to two characters of white space may stand before `begin`,
+        and between `end` and the answer.
+
+        Args:
+            inner: the grammar of the answer, of any kind but this one.
+            begin: the tag that begins the reasoning.
+            end: the tag that ends it.
+            begun: whether the prompt ends in `begin` already, so that the text starts inside the reasoning.
+            required: whether there must be reasoning; else the text may be the answer alone. Not used when `begun`.
+
+        Raises:
+            GrammarError: `inner` is no grammar or reasons itself, or a tag is empty or no string.
+        """
+        if not isinstance(inner, Grammar):
+            raise GrammarError(f"the grammar after the reasoning must be a Grammar, not {inner!r}")
+        if inner.kind == "reasoning":
+            raise GrammarError("the grammar after the reasoning is a reasoning grammar itself; give the one inside it")
+        tags = {"begin": check_text(begin, "the begin tag"), "end": check_text(end, "the end tag")}
+        required = bool(required or begun)
+        spec = {**tags, "begun": bool(begun), "required": required, "inner": [inner.kind, inner.source]}
+        return cls("reasoning", _compact(spec))
+
+
+def check_text(text: object, what: str, *, pointer: str = "", empty: bool = False) -> str:
+    """`text` itself, a string that UTF-8 can spell and, unless `empty`, not the empty one.
+
+    Raises:
+        GrammarError: it is something else; `what` names it.
+    """
+    if not isinstance(text, str):
+        raise GrammarError(f"{what} must be a string, not {text!r}", pointer=pointer)
+    if not text and not empty:
+        raise GrammarError(f"{what} must not be empty", pointer=pointer)
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise GrammarError(f"{what} holds a surrogate without its other half: {text!r}", pointer=pointer)
+    return text
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_json_value)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, type) and hasattr(value, "model_json_schema"):
+        return value.model_json_schema()
+    raise GrammarError(f"{value!r} is not JSON; allowed are mappings, lists, strings, numbers, booleans and None")
+
+
+def _tag_value(spec: Any) -> Mapping[str, Any]:
+    if hasattr(spec, "model_dump") and not isinstance(spec, type):
+        spec = spec.model_dump(mode="json", by_alias=True)
+    if isinstance(spec, str):
+        try:
+            spec = json.loads(spec)
+        except json.JSONDecodeError as error:
+            raise GrammarError(f"structural_tag is a string but not JSON: {error}") from error
+    if isinstance(spec, Mapping):
+        return spec
+    raise GrammarError(f"structural_tag must be a mapping or JSON text of one, not {type(spec).__name__}: {spec!r}")
 
 
 def _schema_value(schema: Any) -> Any:

@@ -14,8 +14,8 @@ class CompileLimits:
 
     Attributes:
         seconds: wall time of `compile_grammar`.
-        source_chars: length of the pattern, the schema's JSON or the choices.
-        nesting: groups inside groups of a pattern.
+        source_chars: length of `Grammar.source`: of the pattern, or of the JSON that holds any other kind.
+        nesting: groups inside groups of a pattern or of EBNF, formats inside formats of a structural tag.
         rules: rules that the grammar lowers to.
         positions: places in those rules (about one a byte class, literal byte or repetition).
         min_repeat: the largest lower bound of a repetition (`{m,}`, minLength, minItems). Upper bounds are free.

@@ -1,6 +1,6 @@
 """The one intermediate form of every grammar: named rules over bytes.
 
-A front end (choices, regular expressions, JSON Schema) builds `Rules`; simplify.py removes what can never match;
+A front end (regex.py, json_schema.py, ebnf.py and the like) builds `Rules`; simplify.py removes what can never match;
 `Rules.verify` states what the automaton relies on. Nodes are values and may be shared between rules.
 """
 

@@ -39,10 +39,17 @@ def simplify(grammar: Rules, alphabet: int) -> Rules:
     alive = rules_that_hold(within, is_productive_leaf)
     if grammar.start not in alive:
         raise UnsatisfiableGrammarError("nothing matches this grammar", pointer=_culprit(within, alive))
-    kept = {name: _prune(node, alive) if len(alive) < len(within) else node for name, node in within.items()}
-    kept = {name: node for name, node in kept.items() if name in alive}
+    kept = _living(within, alive)
     rules = _without_empty_rounds(kept)
+    if len(rules) > len(kept):  # what is never empty of a rule that is always empty is nothing
+        rules = _living(rules, rules_that_hold(rules, is_productive_leaf))
     return Rules(grammar.start, _reachable(Rules(grammar.start, rules)))
+
+
+def _living(rules: dict[str, Node], alive: set[str]) -> dict[str, Node]:
+    if len(alive) == len(rules):
+        return rules
+    return {name: _prune(node, alive) for name, node in rules.items() if name in alive}
 
 
 def _reachable(grammar: Rules) -> dict[str, Node]:

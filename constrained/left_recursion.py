@@ -1,0 +1,255 @@
+"""Rewrites left-recursive rules, which the automaton cannot follow, to right-recursive ones that match the same texts.
+
+The rules of one cycle of left calls are a left-linear system: each is a choice of "another of them, then a rest" and of
+alternatives that begin with none of them (its *base*). A text of rule A begins with the base of some rule X, and what
+may complete an A after an X is a right-linear rule of its own. Direct and mutual left recursion are the same case; of n
+rules in one cycle come at most n * n completions.
+
+Source: Moore, "Removing left recursion from context-free grammars", 2000, section 4 (the left-corner transform).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+from .rules import (
+    EMPTY,
+    NOTHING,
+    ByteClass,
+    Choice,
+    Literal,
+    Node,
+    Repeat,
+    RuleRef,
+    Rules,
+    Sequence,
+    holds,
+    is_nullable_leaf,
+    left_calls,
+    optional,
+    postorder,
+    rules_that_hold,
+)
+from .simplify import choice, repeat, sequence
+
+
+def without_left_recursion(grammar: Rules) -> Rules:
+    """An equal grammar that `Rules.verify` finds no left recursion in; `grammar` itself where there is none.
+
+    Args:
+        grammar: must not refer to rules that do not exist.
+    """
+    if not any(_cycles(grammar.rules)):
+        return grammar
+    start, rules = _without_empty_rules(grammar)
+    for cycle in _cycles(rules):
+        rules.update(_solve(cycle, rules))
+    return Rules(start, rules)
+
+
+def _cycles(rules: Mapping[str, Node]) -> list[set[str]]:
+    """Sets of rules that reach each other by left calls, one call of which is not the last thing its rule does."""
+    nullable = rules_that_hold(rules, is_nullable_leaf)
+    calls = {name: left_calls(node, nullable) for name, node in rules.items()}
+    return [
+        component
+        for component in components(calls)
+        if any(not is_tail and target in component for name in component for target, is_tail in calls[name].items())
+    ]
+
+
+def components(graph: Mapping[str, Mapping[str, object]]) -> list[set[str]]:
+    """The strongly connected components of `graph`. Source: Kosaraju and Sharir; iterative."""
+    callers: dict[str, list[str]] = {name: [] for name in graph}
+    for name, targets in graph.items():
+        for target in targets:
+            callers[target].append(name)
+    placed: set[str] = set()
+    found = []
+    for name in reversed(_finished(graph)):
+        if name not in placed:
+            component = _reached(name, callers, placed)
+            placed |= component
+            found.append(component)
+    return found
+
+
+def _finished(graph: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """All names, each after those it reaches that do not reach it."""
+    order: list[str] = []
+    seen: set[str] = set()
+    for root in graph:
+        if root in seen:
+            continue
+        seen.add(root)
+        path = [(root, iter(graph[root]))]
+        while path:
+            name, targets = path[-1]
+            target = next((each for each in targets if each not in seen), None)
+            if target is None:
+                order.append(name)
+                path.pop()
+            else:
+                seen.add(target)
+                path.append((target, iter(graph[target])))
+    return order
+
+
+def _reached(start: str, graph: Mapping[str, list[str]], without: Set[str]) -> set[str]:
+    reached = {start}
+    todo = [start]
+    while todo:
+        for name in graph[todo.pop()]:
+            if name not in reached and name not in without:
+                reached.add(name)
+                todo.append(name)
+    return reached
+
+
+def _without_empty_rules(grammar: Rules) -> tuple[str, dict[str, Node]]:
+    """An equal grammar in which no rule but a new start rule matches the empty string."""
+    nullable = rules_that_hold(grammar.rules, is_nullable_leaf)
+    if not nullable:
+        return grammar.start, dict(grammar.rules)
+    rules = {}
+    for name, node in grammar.rules.items():
+        explicit = _with_optional_calls(node, nullable)
+        rules[name] = _nonempty(explicit) if name in nullable else explicit
+    start = f"{grammar.start}~start"
+    rules[start] = optional(RuleRef(grammar.start)) if grammar.start in nullable else RuleRef(grammar.start)
+    return start, rules
+
+
+def _with_optional_calls(root: Node, nullable: Set[str]) -> Node:
+    new: dict[int, Node] = {}
+    for node in postorder(root):
+        match node:
+            case RuleRef(name) if name in nullable:
+                new[id(node)] = optional(node)
+            case Sequence(parts):
+                new[id(node)] = sequence(new[id(part)] for part in parts)
+            case Choice(options):
+                new[id(node)] = Choice(tuple(new[id(option)] for option in options))
+            case Repeat(body, least, most):
+                new[id(node)] = repeat(new[id(body)], least, most)
+            case _:
+                new[id(node)] = node
+    return new[id(root)]
+
+
+def _nonempty(root: Node) -> Node:
+    """What `root` matches, less the empty string, when no rule matches that."""
+    empty = holds(root, set(), leaf=is_nullable_leaf)
+    new: dict[int, Node] = {}
+    for node in postorder(root):
+        match node:
+            case _ if not empty[id(node)]:
+                new[id(node)] = node
+            case Sequence(parts):  # all parts are nullable: the first that is not empty, then the rest
+                new[id(node)] = choice(sequence((new[id(part)], *parts[i + 1 :])) for i, part in enumerate(parts))
+            case Choice(options):
+                new[id(node)] = choice(new[id(option)] for option in options)
+            case Repeat(body, _, most):
+                new[id(node)] = repeat(new[id(body)], 1, most) if most != 0 else NOTHING
+            case _:
+                new[id(node)] = NOTHING
+    return new[id(root)]
+
+
+@dataclass(slots=True)
+class _Split:
+    """The non-empty texts of a node: those that begin with a call of one of the cycle's rules, and the others.
+
+    Attributes:
+        rests: for each rule that is called first, what follows it.
+        base: alternatives that do not begin with such a call, and are not empty.
+    """
+
+    rests: dict[str, list[Node]] = field(default_factory=dict)
+    base: list[Node] = field(default_factory=list)
+
+    def add(self, other: _Split, rest: Node) -> None:
+        """All of `other`, each followed by `rest`."""
+        for name, rests in other.rests.items():
+            self.rests.setdefault(name, []).extend(sequence((each, rest)) for each in rests)
+        self.base.extend(sequence((each, rest)) for each in other.base)
+
+
+def _solve(cycle: set[str], rules: Mapping[str, Node]) -> dict[str, Node]:
+    """New rules for those of `cycle`, and their completions."""
+    splits = {name: _split(rules[name], cycle) for name in sorted(cycle)}
+    if len(splits) == 1:
+        _unnest(*splits.popitem(), splits)
+    solved: dict[str, Node] = {}
+    for goal in splits:
+        begun = [
+            sequence((choice(split.base), RuleRef(_completion(name, goal))))
+            for name, split in splits.items()
+            if split.base
+        ]
+        solved[goal] = choice(begun)
+        for name in splits:
+            solved[_completion(name, goal)] = _completions(name, goal, splits)
+    return solved
+
+
+def _unnest(name: str, split: _Split, splits: dict[str, _Split]) -> None:
+    """Put into `splits` what `split` says of `name`, but with the base in place of `name` at the end of a rest.
+
+    ``e ::= e "+" e | n`` is read as ``n ("+" n)*`` and not in every way to group the sums, whose stacks would multiply.
+    That is equal, because completions of the only rule of a cycle, one after the other, are a completion again.
+    """
+    base = choice(split.base)
+    rests = [_with_base(rest, name, base) for rest in split.rests[name]]
+    splits[name] = _Split({name: [rest for rest in rests if rest != EMPTY]}, split.base)
+
+
+def _with_base(rest: Node, name: str, base: Node) -> Node:
+    """`rest` with `base` for its last part where that is a call of `name`."""
+    if rest == RuleRef(name):
+        return base
+    if rest == optional(RuleRef(name)):
+        return optional(base)
+    if isinstance(rest, Sequence) and rest.parts:
+        return sequence((*rest.parts[:-1], _with_base(rest.parts[-1], name, base)))
+    return rest
+
+
+def _completion(name: str, goal: str) -> str:
+    return f"{name}~within~{goal}"
+
+
+def _completions(name: str, goal: str, splits: Mapping[str, _Split]) -> Node:
+    """What makes a text of `goal` out of a text of `name` that it begins with."""
+    options = [
+        sequence((rest, RuleRef(_completion(user, goal))))
+        for user, split in splits.items()
+        for rest in split.rests.get(name, ())
+    ]
+    return Choice((*options, EMPTY)) if name == goal else Choice(tuple(options))
+
+
+def _split(root: Node, cycle: Set[str]) -> _Split:
+    empty = holds(root, set(), leaf=is_nullable_leaf)  # no rule matches the empty string any more
+    done: dict[int, _Split] = {}
+    for node in postorder(root):
+        split = done[id(node)] = _Split()
+        match node:
+            case RuleRef(name) if name in cycle:
+                split.rests[name] = [EMPTY]
+            case Choice(options):
+                for option in options:
+                    split.add(done[id(option)], EMPTY)
+            case Repeat(body, least, most):
+                if most != 0:
+                    fewer = None if most is None else most - 1
+                    split.add(done[id(body)], repeat(body, max(least - 1, 0), fewer))
+            case Sequence(parts):
+                for index, part in enumerate(parts):
+                    split.add(done[id(part)], sequence(parts[index + 1 :]))
+                    if not empty[id(part)]:
+                        break
+            case Literal() | ByteClass() | RuleRef():
+                split.base = [] if empty[id(node)] else [node]
+    return done[id(root)]

@@ -1,0 +1,41 @@
+"""Answers of models that reason first: free text between two tags, then text of another grammar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from .embed import embed
+from .free_text import free_text
+from .grammar import Grammar
+from .limits import CompileLimits
+from .rules import Choice, Literal, Node, Repeat, RuleRef, Rules, Sequence, byte_set
+
+MAX_SPACE = 2
+"""Characters of white space that may stand before the begin tag, and between the end tag and the answer."""
+
+_SPACE = Repeat(byte_set(b" \t\r\n"), 0, MAX_SPACE)
+
+
+def lower_reasoning(source: str, limits: CompileLimits, lower_inner: Callable[[Grammar], Rules]) -> Rules:
+    """Rules of a `Grammar.reasoning`; `lower_inner` gives those of the grammar of the answer.
+
+    Raises:
+        UnsatisfiableGrammarError: nothing matches the inner grammar.
+        GrammarLimitError: too large.
+    """
+    limits.check("source_chars", len(source), "characters of the reasoning grammar")
+    spec = json.loads(source)
+    rules: dict[str, Node] = {}
+    answer = embed(lower_inner(Grammar(*spec["inner"])), "answer/", rules)
+    after = Sequence((_SPACE, answer))
+    thought = free_text(rules, "reasoning", then={spec["end"]: after}, may_end=False, limits=limits)
+    rules["start"] = _start(spec, thought, answer)
+    return Rules("start", rules)
+
+
+def _start(spec: dict[str, object], thought: RuleRef, answer: RuleRef) -> Node:
+    if spec["begun"]:
+        return thought
+    reasoned = Sequence((_SPACE, Literal(str(spec["begin"]).encode()), thought))
+    return reasoned if spec["required"] else Choice((reasoned, answer))
