@@ -71,6 +71,7 @@ class StepPlan:
         mask_updates: mask-table rows to write before sampling, as ids [U] and packed bits [U, ceil(vocab / 32)].
         score_tokens: [P], flat token index t whose logits score score_targets.
         score_targets: [P], token id scored there.
+        score_top: [P], how many of the likeliest tokens are wanted there beside it.
     """
 
     step: int
@@ -89,6 +90,7 @@ class StepPlan:
     mask_updates: tuple[Int32Array, UInt32Array] | None
     score_tokens: Int32Array
     score_targets: Int32Array
+    score_top: Int32Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class StepResult:
         top_logprobs: per sampled row, the likeliest tokens as (ids, logprobs), likeliest first; None where not asked
             for.
         score_logprobs: [P], of score_targets under the raw logits; NaN where those are not finite.
+        score_top: the likeliest tokens at each of score_tokens as (ids [P, K], logprobs [P, K]), likeliest first. K is
+            the largest number that the plan asks for; what a place has beyond its own number means nothing.
     """
 
     step: int
@@ -110,6 +114,7 @@ class StepResult:
     logprobs: Float32Array
     top_logprobs: tuple[tuple[Int32Array, Float32Array] | None, ...]
     score_logprobs: Float32Array
+    score_top: tuple[Int32Array, Float32Array]
 
 
 class StepHandle(Protocol):

@@ -1,4 +1,4 @@
-"""Stop strings in constrained text: they end it only where the grammar accepts."""
+"""Stop strings and patterns in constrained text: they end it only where the grammar accepts."""
 
 from __future__ import annotations
 
@@ -11,32 +11,27 @@ if TYPE_CHECKING:
 
 
 def stop_is_legal(request: Request, token_id: int) -> bool:
-    """Whether a stop string that `token_id` completes may end the text of a request.
+    """Whether a stop that `token_id` completes may end the text of a request.
 
-    The text ends before the stop string, so that is where the grammar must accept. The place may lie within a token,
-    whose first bytes are then walked one by one; a vocabulary without tokens for them keeps the stop string from ending
-    the text there.
+    The text ends before the stop, so that is where the grammar must accept. The place may lie within a token, whose
+    first bytes are then walked one by one; a vocabulary without tokens for them keeps the stop from ending the text
+    there.
 
     Args:
-        token_id: the next token of the output; the matcher has not accepted it yet.
+        token_id: the next token of the output; neither the matcher nor the text has taken it yet.
     """
     matcher = request.matcher
-    if matcher is None or not request.params.stop:
+    dropped = request.text.dropped_bytes(token_id) if matcher is not None else None
+    if matcher is None or dropped is None:
         return True
-    stops = [stop.encode() for stop in request.params.stop]
-    spelled = _last_tokens(request, matcher, token_id, max(map(len, stops)))
-    text = b"".join(reversed(spelled))
-    before = len(text) - len(spelled[0])
-    found = [text.find(stop, max(0, before - len(stop) + 1)) for stop in stops]
-    cut = min((start for start in found if start >= 0), default=None)
-    return cut is None or _accepts_without(matcher.copy(), spelled, len(text) - cut)
+    return _accepts_without(matcher.copy(), _last_tokens(request, matcher, token_id, dropped), dropped)
 
 
 def _last_tokens(request: Request, matcher: Matcher, token_id: int, reach: int) -> list[bytes]:
-    """Bytes of `token_id` and of the output tokens before it, newest first, as far as `reach` bytes before it."""
+    """Bytes of `token_id` and of the output tokens before it, newest first, until they are `reach` bytes."""
     vocabulary = matcher.grammar.vocabulary
     spelled = [vocabulary.bytes_of(token_id) or b""]
-    size = 0
+    size = len(spelled[0])
     for earlier in request.output_ids[::-1]:
         if size >= reach:
             break

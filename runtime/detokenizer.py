@@ -1,9 +1,13 @@
-"""Token ids to text as they come: whole characters only, and never a part of a stop string."""
+"""Token ids to text as they come: whole characters only, and never a part of a stop string or of a pattern's match."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from palmette.constrained.stop_pattern import Match, StopPatterns, StopSearch
 
 
 class OutputText:
@@ -12,24 +16,28 @@ class OutputText:
     Bytes of all tokens are joined and decoded as UTF-8, with replacement characters where they are not UTF-8: exactly
     what `bytes.decode(errors="replace")` gives for the whole. Special tokens have no bytes and are skipped.
 
-    Text that may still become a stop string is held back, so what was shown never has to be taken back. A stop string
-    ends the text before itself. When one token completes several, the one that starts first wins; of those that start
-    together, the one that is first in the list.
+    Text that may still become a stop string or match a stop pattern is held back, so what was shown never has to be
+    taken back. Either ends the text before itself. When one token completes several, the one that starts first wins; of
+    those that start together, the string that is first in the list, then the pattern.
     """
 
-    def __init__(self, token_bytes: Sequence[bytes | None], stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, token_bytes: Sequence[bytes | None], stop: Sequence[str] = (), patterns: StopPatterns | None = None
+    ) -> None:
         """Begin an empty text.
 
         Args:
             token_bytes: exact bytes of each token; None for special tokens.
             stop: strings before which the text ends; none may be empty.
+            patterns: patterns before whose first match the text ends.
         """
         if not all(stop):
             raise ValueError(f"stop strings must not be empty: {list(stop)!r}")
         self.matched: str | None = None
-        """The stop string that ended the text."""
+        """The stop string that ended the text, or what a stop pattern matched."""
         self._token_bytes = token_bytes
         self._stop = tuple(stop)
+        self._search = patterns.search() if patterns is not None else None
         self._longest_held = max((len(each) for each in self._stop), default=1) - 1
         self._first_chars = frozenset(each[0] for each in self._stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -51,8 +59,11 @@ class OutputText:
 
         Args:
             token_id: a special or unknown id adds no text.
-            may_stop: False where the text must not end yet (a grammar is incomplete): a stop string that this token
-                completes is then ordinary text.
+            may_stop: False where the text must not end yet (a grammar is incomplete): a stop string or match that this
+                token completes is then ordinary text.
+
+        Raises:
+            GrammarLimitError: a stop pattern has met its limits in this text.
         """
         if self.matched is not None:
             return ""
@@ -62,15 +73,35 @@ class OutputText:
         self._ends.append(None if within_character else self._shown_chars + len(self._held) + len(decoded))
         return self._show(decoded, may_stop=may_stop)
 
-    def finish(self) -> str:
-        """End the text and return what was held back; nothing after a match or a second call."""
+    def finish(self, *, may_stop: bool = True) -> str:
+        """End the text and return what was held back; nothing after a match or a second call.
+
+        Args:
+            may_stop: as for `push`; a pattern that needs the end of the text is found only here.
+        """
         if self.matched is not None:
             return ""
-        shown = self._show(self._decoder.decode(b"", final=True), may_stop=True)
-        rest = self._held
-        self._held = ""
+        shown = self._show(self._decoder.decode(b"", final=True), may_stop=may_stop)
+        match = self._search.finish() if may_stop and self._search is not None and self.matched is None else None
+        rest, self._held = self._held, ""
+        if match is not None:
+            cut, self.matched = self._place_of(match, rest)
+            rest = rest[:cut]
         self._append(rest)
         return shown + rest
+
+    def dropped_bytes(self, token_id: int) -> int | None:
+        """How many bytes the text would lose at its end if `token_id` came next and might stop it; None for no stop.
+
+        The bytes of the token count as a part of the text. Nothing changes.
+        """
+        if not self._may_match:
+            return None
+        data = self._decoder.getstate()[0] + self._bytes_of(token_id)
+        decoded, used = codecs.utf_8_decode(data, "replace", False)
+        pending = self._held + decoded
+        found = self._first_match(pending, self._search.copy() if self._search is not None else None)
+        return None if found is None else len(pending[found[0] :].encode()) + len(data) - used
 
     @property
     def kept_ids(self) -> tuple[tuple[int, ...], str]:
@@ -92,19 +123,24 @@ class OutputText:
         known = 0 <= token_id < len(self._token_bytes)
         return (self._token_bytes[token_id] if known else None) or b""
 
+    @property
+    def _may_match(self) -> bool:
+        return bool(self._stop) or self._search is not None
+
     def _show(self, decoded: str, *, may_stop: bool) -> str:
-        """Move new text behind the held-back text, and show what cannot become a stop string."""
+        """Move new text behind the held-back text, and show what cannot become a stop."""
         if not decoded:
             return ""
-        if not self._stop:
+        if not self._may_match:
             self._append(decoded)
             return decoded
         pending = self._held + decoded
-        cut = self._first_match(pending, len(self._held)) if may_stop else None
-        if cut is None:
+        found = self._first_match(pending, self._search, may_stop=may_stop)
+        if found is None:
             cut = self._held_from(pending)
             self._held = pending[cut:]
         else:
+            cut, self.matched = found
             self._held = ""
         self._append(pending[:cut])
         return pending[:cut]
@@ -114,20 +150,39 @@ class OutputText:
             self._shown.append(text)
             self._shown_chars += len(text)
 
-    def _first_match(self, pending: str, held: int) -> int | None:
-        """Where the winning stop string starts in `pending`; it becomes `matched`.
+    def _first_match(self, pending: str, search: StopSearch | None, *, may_stop: bool = True) -> tuple[int, str] | None:
+        """Where the winning stop starts in `pending`, and what it is.
 
-        It ends behind the first `held` characters: one that ends within them was ordinary text when it came.
+        It ends behind the text that is held: one that ends within was ordinary text when it came. `search` takes the
+        text behind that.
         """
+        found = self._first_string(pending) if may_stop else None
+        match = search.push(pending[len(self._held) :], may_match=may_stop) if search is not None else None
+        if match is None:
+            return found
+        of_pattern = self._place_of(match, pending)
+        return of_pattern if found is None or of_pattern[0] < found[0] else found
+
+    def _first_string(self, pending: str) -> tuple[int, str] | None:
+        held = len(self._held)
         starts = [pending.find(stop, max(0, held - len(stop) + 1)) for stop in self._stop]
         found = [(start, order) for order, start in enumerate(starts) if start >= 0]
         if not found:
             return None
         start, order = min(found)
-        self.matched = self._stop[order]
-        return start
+        return start, self._stop[order]
+
+    def _place_of(self, match: Match, pending: str) -> tuple[int, str]:
+        """Where a pattern's match starts in text that is not shown, and its text."""
+        start, end = match.start - self._shown_chars, match.end - self._shown_chars
+        return start, pending[start:end]
 
     def _held_from(self, pending: str) -> int:
+        """Where the part of `pending` begins that may still become a stop; its length where there is none."""
+        string = self._string_from(pending)
+        return string if self._search is None else min(string, self._search.safe - self._shown_chars)
+
+    def _string_from(self, pending: str) -> int:
         """Where the longest end of `pending` starts that a stop string goes on from; its length where there is none."""
         for start in range(max(0, len(pending) - self._longest_held), len(pending)):
             if pending[start] in self._first_chars:

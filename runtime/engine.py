@@ -14,7 +14,8 @@ from typing import Self, TypeVar
 
 from .clock import Clock, MonotonicClock
 from .errors import EngineError, RequestError
-from .program import Event, ModelInfo, Node
+from .jobs import compiled_stops
+from .program import Event, Generate, ModelInfo, Node, Reference
 from .request import Request
 from .request_tree import RequestTree
 from .scheduler import Scheduler, SchedulerStats
@@ -185,10 +186,10 @@ class EngineSession:
         )
 
     def extend(self, nodes: Sequence[Node]) -> None:
-        """Add nodes, parents before children. Returns at once.
+        """Add nodes, parents before children and sources before references. Returns without waiting for the engine.
 
         Raises:
-            RequestError: an id is taken or negative, or a parent is unknown; none of `nodes` was added.
+            RequestError: an id is taken or negative, or a parent or source is unknown; none of `nodes` was added.
             EngineError: the engine was shut down, or it failed.
         """
         if self._closed:
@@ -200,8 +201,13 @@ class EngineSession:
                 raise RequestError(f"node id {node.id} is negative or taken")
             if node.parent is not None and node.parent not in known and node.parent not in added:
                 raise RequestError(f"node {node.id} continues node {node.parent}, which does not exist")
+            if isinstance(node, Reference) and node.source not in known and node.source not in added:
+                raise RequestError(f"node {node.id} refers to node {node.source}, which does not exist before it")
             added.add(node.id)
         taken = tuple(nodes)  # the caller may go on to change what it gave
+        for node in taken:
+            if isinstance(node, Generate) and node.params.stop_regex:
+                compiled_stops(node.params.stop_regex)
         self._engine._send(lambda: self._grow(taken))
         self._node_ids |= added
 

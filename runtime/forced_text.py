@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from palmette.constrained import Matcher
 
@@ -54,16 +55,19 @@ class ForcedText:
     def _not_straddled(self, matcher: Matcher, tokens: list[int], bytes_left: int) -> list[int]:
         taken: list[int] = []
         for token in tokens:
-            if self._longest_allowed(matcher) > bytes_left:
+            allowed = self._allowed(matcher)
+            longest = int(self._lengths[: len(allowed)][allowed].max(initial=0))
+            if longest > bytes_left or token >= len(allowed) or not allowed[token]:
                 break
             matcher.accept(token)
             taken.append(token)
             bytes_left -= int(self._lengths[token])
         return taken
 
-    def _longest_allowed(self, matcher: Matcher) -> int:
-        bits = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")[: len(self._lengths)]
-        return int(self._lengths[bits.astype(bool)].max(initial=0))
+    def _allowed(self, matcher: Matcher) -> npt.NDArray[np.bool_]:
+        """[N], which tokens the grammar allows next. The model may have more or fewer tokens than its tokenizer."""
+        bits = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")
+        return bits[: len(self._lengths)].astype(bool)
 
 
 def _whole_characters(data: bytes) -> str | None:

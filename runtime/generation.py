@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .constrained_stop import stop_is_legal
 from .constraint import accept_within_budget, constrain
-from .program import TokenLogprob
+from .program import FinishReason, TokenLogprob
 from .request import Request
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ class Generation:
     """Takes tokens into a request's output until it ends.
 
     It ends, in this order of precedence: at a stop token or end of sequence (not part of the text), before a stop
-    string, where the grammar lets nothing follow, at max_tokens. `min_tokens` holds back end tokens alone; a grammar
-    that is complete wins over it. In a constrained output, stop strings and stop tokens count only where the grammar
-    accepts.
+    string or the match of a stop pattern, where the grammar lets nothing follow, at max_tokens. `min_tokens` holds back
+    end tokens alone; a grammar that is complete wins over it. In a constrained output, stops of all kinds count only
+    where the grammar accepts.
 
     Methods return the text that may be shown now, and raise what the grammar raises.
 
     Args:
         forced_text: None takes no tokens without sampling them. A request with logprobs takes none either, since they
-            would have no log-probability.
+            would have no log-probability, nor does one whose prompt is still to be scored, since it must run for that.
     """
 
     def __init__(self, forced_text: ForcedText | None) -> None:
@@ -38,7 +38,7 @@ class Generation:
     def begin(self, request: Request, compiled: CompiledGrammar) -> str:
         """Hold a request to its compiled grammar; the output may begin with forced text, or be all of it."""
         matcher = constrain(request, compiled)
-        if matcher.finished:
+        if matcher.finished and not request.unscored:
             request.finish("grammar")
             return ""
         return self._force(request)
@@ -54,7 +54,9 @@ class Generation:
         return text + self._force(request) if request.is_active else text
 
     def _force(self, request: Request) -> str:
-        if self._forced_text is None or request.matcher is None or request.params.logprobs is not None:
+        if self._forced_text is None or request.matcher is None:
+            return ""
+        if request.params.logprobs is not None or request.unscored:
             return ""
         shown = ""
         for token_id in self._forced_text(request):
@@ -71,15 +73,17 @@ class Generation:
         """Append a token and end the output where it ends; None where an ending would no longer fit."""
         if self._is_end(request, token_id):
             request.append(token_id)
-            request.finish("stop", token_id)
-            return request.text.finish()
+            return self._finish(request, "stop", token_id)
         may_stop = stop_is_legal(request, token_id)
         if request.matcher is not None and not accept_within_budget(request, token_id):
             return None
         request.append(token_id)
         text = request.text.push(token_id, may_stop=may_stop)
-        self._end(request)
-        return text if request.is_active else text + request.text.finish()
+        if request.text.matched is not None:
+            return text + self._finish(request, "stop")
+        if request.matcher is not None and request.matcher.finished:
+            return text + self._finish(request, "grammar")
+        return text + self._finish(request, "length") if request.tokens_left <= 0 else text
 
     def _is_end(self, request: Request, token_id: int) -> bool:
         matcher = request.matcher
@@ -87,10 +91,11 @@ class Generation:
             return matcher.is_accepting and (token_id in request.stop_ids or token_id in request.end_ids)
         return token_id in request.stop_ids and request.num_output >= request.params.min_tokens
 
-    def _end(self, request: Request) -> None:
+    def _finish(self, request: Request, reason: FinishReason, end_token: int | None = None) -> str:
+        """End the request and return the last of its text. A stop pattern may be waiting for just this end."""
+        text = request.text.finish(may_stop=request.matcher is None)
         if request.text.matched is not None:
             request.finish("stop", request.text.matched)
-        elif request.matcher is not None and request.matcher.finished:
-            request.finish("grammar")
-        elif request.tokens_left <= 0:
-            request.finish("length")
+        else:
+            request.finish(reason, end_token)
+        return text

@@ -21,8 +21,9 @@ from .layers.operators import operators_for
 from .layers.placement import Alone, Collective, Placement
 from .models import CausalLM, ModelConfig
 from .sampler import Sampled, Sampler
+from .token_choice import likeliest
 from .upload import upload
-from .weights import Checkpoint
+from .weights import Checkpoint, open_checkpoint
 
 _KV_SHARE = {"cpu": 0.25, "cuda": 0.85}
 """Part of the free memory that the KV pool takes where nothing is said."""
@@ -72,10 +73,10 @@ class ModelRunner:
             ModelLoadError: the model cannot be loaded; names the file and the tensor.
             RequestError: a setting does not fit the device.
         """
-        checkpoint = Checkpoint.open(path)
-        config = checkpoint.config
-        placement = place(config, settings, rank=rank, world=world, collective=collective)
+        checkpoint = open_checkpoint(path, settings.model_impl)
+        placement = place(checkpoint, settings, rank=rank, world=world, collective=collective)
         model = checkpoint.load(placement, load_format=settings.load_format, seed=settings.seed or 0)
+        config = model.config
         page_size = settings.page_size or 1
         num_pages = _num_pages(config, placement, settings, page_size)
         storage = KVStorage(config, placement, num_pages=num_pages, page_size=page_size)
@@ -132,17 +133,29 @@ class ModelRunner:
         # Also where no row is sampled: the sampler counts tokens that were forced.
         return self.sampler.sample(self.model.logits(self._states(hidden, _last_tokens(plan))), plan)
 
-    def _score(self, hidden: _Hidden, plan: StepPlan) -> Tensor:
-        """Log-probabilities [P] of the plan's score_targets, a bounded number of logits at a time."""
+    def _score(self, hidden: _Hidden, plan: StepPlan) -> Scores:
+        """Scores of the plan's score_targets, a bounded number of logits at a time."""
         most = max(1, _SCORED_LOGITS // self.config.vocab_size)
-        parts = [
-            _log_probs(
-                self.model.logits(self._states(hidden, plan.score_tokens[i : i + most])),
-                self._upload(plan.score_targets[i : i + most]),
-            )
-            for i in range(0, len(plan.score_tokens), most)
-        ]
-        return torch.cat(parts) if parts else torch.empty(0, device=self._device)
+        scores = Scores.empty(len(plan.score_tokens), int(plan.score_top.max(initial=0)), self._device)
+        for first in range(0, len(plan.score_tokens), most):
+            part = slice(first, first + most)
+            logits = self.model.logits(self._states(hidden, plan.score_tokens[part])).float()
+            total = logits.logsumexp(dim=1)
+            targets = self._upload(plan.score_targets[part]).long()
+            scores.logprobs[part] = logits.gather(1, targets[:, None]).squeeze(1) - total
+            self._score_top(logits, total, plan.score_top[part], scores.rows(part))
+        return scores
+
+    def _score_top(self, logits: Tensor, total: Tensor, counts: Int32Array, scores: Scores) -> None:
+        """Fill in the likeliest tokens of the rows that ask for some."""
+        asking = np.flatnonzero(counts)
+        if not len(asking):
+            return
+        rows = self._upload(asking.astype(np.int32))
+        most = min(int(counts.max()), self.sampler.valid_vocab)
+        ids, values = likeliest(logits[rows, : self.sampler.valid_vocab], most)
+        scores.top_ids[rows, :most] = ids.int()
+        scores.top_logprobs[rows, :most] = values - total[rows, None]
 
     def _states(self, hidden: _Hidden, tokens: Int32Array) -> Tensor:
         """States [N, hidden_size] of these tokens."""
@@ -167,10 +180,36 @@ def _last_tokens(plan: StepPlan) -> Int32Array:
     return plan.query_indptr[1:][plan.sample_rows] - 1
 
 
-def _log_probs(logits: Tensor, targets: Tensor) -> Tensor:
-    """log softmax(logits [P, V])[targets [P]] in float32."""
-    logits = logits.float()
-    return logits.gather(1, targets.long()[:, None]).squeeze(1) - logits.logsumexp(dim=1)
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a step scored: see `StepResult.score_logprobs` and `score_top`.
+
+    Attributes:
+        logprobs: [P] float32, of the scored tokens.
+        top_ids: [P, K] int32, the likeliest tokens, likeliest first.
+        top_logprobs: [P, K] float32, of those.
+    """
+
+    logprobs: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
+
+    @classmethod
+    def empty(cls, places: int, top: int, device: torch.device) -> Scores:
+        """Scores to be filled in."""
+        return cls(
+            torch.empty(places, dtype=torch.float32, device=device),
+            torch.zeros((places, top), dtype=torch.int32, device=device),
+            torch.zeros((places, top), dtype=torch.float32, device=device),
+        )
+
+    def rows(self, part: slice) -> Scores:
+        """A view of some places."""
+        return Scores(self.logprobs[part], self.top_ids[part], self.top_logprobs[part])
+
+    def to_host(self) -> Scores:
+        """The same on the host, or on their way there."""
+        return Scores(_to_host(self.logprobs), _to_host(self.top_ids), _to_host(self.top_logprobs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +218,16 @@ class RunnerStep:
 
     _step: int
     _sampled: Sampled
-    _scores: Tensor
+    _scores: Scores
     _arrived: torch.cuda.Event | None
 
     @classmethod
-    def of(cls, plan: StepPlan, sampled: Sampled, scores: Tensor) -> RunnerStep:
+    def of(cls, plan: StepPlan, sampled: Sampled, scores: Scores) -> RunnerStep:
         """Begin to copy the step's tensors to the host."""
         top = tuple(None if pair is None else (_to_host(pair[0]), _to_host(pair[1])) for pair in sampled.top)
         on_host = Sampled(_to_host(sampled.token_ids), _to_host(sampled.logprobs), top)
-        scores_on_host = _to_host(scores)
-        if scores.device.type == "cpu":
+        scores_on_host = scores.to_host()
+        if scores.logprobs.device.type == "cpu":
             return cls(plan.step, on_host, scores_on_host, None)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
         arrived.record()
@@ -205,7 +244,8 @@ class RunnerStep:
             top_logprobs=tuple(
                 None if pair is None else (pair[0].numpy(), pair[1].numpy()) for pair in self._sampled.top
             ),
-            score_logprobs=self._scores.numpy(),
+            score_logprobs=self._scores.logprobs.numpy(),
+            score_top=(self._scores.top_ids.numpy(), self._scores.top_logprobs.numpy()),
         )
 
 
@@ -220,7 +260,7 @@ def _to_host(tensor: Tensor) -> Tensor:
 
 
 def place(
-    config: ModelConfig,
+    checkpoint: ModelConfig | Checkpoint,
     settings: EngineConfig,
     *,
     rank: int = 0,
@@ -236,7 +276,7 @@ def place(
     device = _device(settings.device)
     name: str = settings.dtype
     if name == "auto":
-        name = "float32" if device.type == "cpu" else config.dtype
+        name = "float32" if device.type == "cpu" else checkpoint.dtype
     dtype = getattr(torch, name.removeprefix("torch."), None)
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ModelLoadError(f"dtype={name!r} in config.json is not supported; give dtype='bfloat16' or 'float32'")

@@ -6,12 +6,14 @@ branch is the path from the root to a node and a fork is two nodes with one pare
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 import msgspec
 
 from palmette.constrained.grammar import Grammar
 
+from .errors import RequestError
 from .sampling_params import SamplingParams
 
 SelectMethod = Literal["token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized"]
@@ -63,15 +65,36 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     ends: tuple[int, ...]
 
 
-Node = Text | Generate | Select | Fork | Join
+class Reference(msgspec.Struct, frozen=True, tag="reference"):
+    """The answer of the node `source`, as constant text; of several answers, the first. `source` is of any branch.
+
+    `unquoted` reads the answer as a JSON string and takes what the quotes hold.
+    """
+
+    id: int
+    parent: int | None
+    source: int
+    unquoted: bool = False
 
 
-class TokenLogprob(msgspec.Struct, frozen=True):
-    """One token's log-probability, and the likeliest tokens at its place as (token id, log-probability)."""
+Node = Text | Generate | Select | Fork | Join | Reference
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """One of the likeliest tokens at a place. `text` where it was asked for."""
 
     token_id: int
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()
+    text: str | None = None
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """One token's log-probability, and the likeliest tokens at its place. `text` where it was asked for."""
+
+    token_id: int
+    logprob: float
+    top: tuple[TopLogprob, ...] = ()
+    text: str | None = None
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +108,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         prompt_tokens, cached_tokens: the prompt's tokens, and how many of them were found in the radix cache.
         completion_tokens, forced_tokens: tokens generated, and how many of them the grammar forced.
         logprobs: one an output token, where asked for.
+        prompt_logprobs: one a token of the prompt from `prompt_logprobs_from` on, where asked for; None for a first
+            token, which nothing precedes.
     """
 
     text: str
@@ -96,6 +121,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     forced_tokens: int = 0
     logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
 
 class ChoiceScore(msgspec.Struct, frozen=True):
@@ -158,6 +184,30 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 Event = Delta | Generated | Selected | Failed
 
 
+def referred_text(reference: Reference, text: str | None) -> str:
+    """The text that a reference stands for, from the text of its source; None is a source without text.
+
+    Raises:
+        RequestError: the source has no text, or was to be a JSON string and is none.
+    """
+    if text is None:
+        raise RequestError(
+            f"node {reference.id} refers to node {reference.source}, a fork or a join, which has no text of its own"
+        )
+    if not reference.unquoted:
+        return text
+    try:
+        value = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, str):
+        return value
+    raise RequestError(
+        f"node {reference.id} takes what the quotes hold in the answer of node {reference.source}, but that answer is"
+        f" not one whole JSON string: it ends in {text[-80:]!r}; if it was cut off, a larger max_tokens lets it end"
+    )
+
+
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a client must know of the model.
 
@@ -167,6 +217,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         vocab_size: number of logits.
         chat_template: the model's own Jinja source, or None.
         bos_token, eos_token: text of these special tokens, as chat templates use them; "" where there is none.
+        special_tokens: text of every special token.
+        sampling_defaults: the fields of `SamplingParams` that the model's own generation_config sets.
     """
 
     name: str
@@ -175,3 +227,5 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None
     bos_token: str = ""
     eos_token: str = ""
+    special_tokens: tuple[str, ...] = ()
+    sampling_defaults: dict[str, float] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from palmette.constrained.errors import PalmetteError
 from palmette.constrained.grammar import Grammar
 
-from .batch import Int32Array
+from .batch import Float32Array, Int32Array
 from .detokenizer import OutputText
 from .errors import EngineError, RequestAbortedError, RequestError
 from .int32_buffer import Int32Buffer
@@ -58,7 +58,8 @@ class Request:
     """A request to generate after a prompt, or to score a part of one.
 
     Prefill, decode and forced text are all the same: `token_ids` from `num_computed` on are still to be computed, and
-    when a step computes the last of them, the next one is sampled. A score request ends there instead.
+    when a step computes the last of them, the next one is sampled. A score request ends there instead. Either kind may
+    have a part of its prompt scored on the way.
 
     Attributes:
         id: unique among active requests.
@@ -66,7 +67,8 @@ class Request:
         prompt_ids: [N] int32.
         params: how to sample and when to end.
         grammar: what the output must match.
-        score_from: score requests: log-probabilities of prompt_ids[score_from:] are wanted, 1 <= score_from < N.
+        score_from: log-probabilities of prompt_ids[score_from:] are wanted, from 1 on; N for none. Score requests name
+            it; that of a generate request follows from its params.
         end_ids: the model's end-of-sequence tokens.
         group: siblings share it; they are admitted together where they fit.
         text: the output's text so far, with its stop strings.
@@ -87,6 +89,7 @@ class Request:
         forced: how many output tokens the grammar forced.
         logprobs: one an output token, where asked for.
         score_logprobs: of prompt_ids[score_from:], as far as known.
+        score_top: the likeliest tokens there beside them, in parts of any length, as (ids [n, k], logprobs [n, k]).
         finish_reason, matched: why it ended (None for scores); the stop string or token id that ended it.
         error: why it failed or was aborted.
         cached_tokens: prompt tokens found in the radix cache when it first ran.
@@ -120,6 +123,7 @@ class Request:
     forced: int = field(default=0, init=False)
     logprobs: list[TokenLogprob] = field(default_factory=list, init=False)
     score_logprobs: list[float] = field(default_factory=list, init=False)
+    score_top: list[tuple[Int32Array, Float32Array]] = field(default_factory=list, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
     matched: str | int | None = field(default=None, init=False)
     error: PalmetteError | None = field(default=None, init=False)
@@ -142,6 +146,9 @@ class Request:
         self._tokens = Int32Buffer(self.prompt_ids)
         self._prompt_length = len(self.prompt_ids)
         self._end = self._prompt_length - (self.kind == "score")
+        if self.kind == "generate":
+            asked = self.params.prompt_logprobs is not None
+            self.score_from = max(1, self.params.prompt_logprobs_from) if asked else self._prompt_length
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
@@ -185,9 +192,13 @@ class Request:
     @property
     def longest_prefix(self) -> int:
         """Most tokens that may come from the radix cache: what predicts the next result is computed."""
-        if self.kind == "score":
-            return self.score_from - 1 + len(self.score_logprobs)
-        return self._end - 1
+        unscored = self.unscored
+        return unscored.start - 1 if unscored else self._end - 1
+
+    @property
+    def unscored(self) -> range:
+        """Places of the prompt whose log-probabilities are wanted and not known yet."""
+        return range(self.score_from + len(self.score_logprobs), self._prompt_length)
 
     def append(self, token_id: int) -> None:
         """Add a token of output."""
@@ -229,8 +240,11 @@ class Request:
         self.error = RequestAbortedError(f"request {self.id} was aborted")
 
 
-def check_request(request: Request, *, context_length: int, pool_tokens: int) -> None:
+def check_request(request: Request, *, context_length: int, pool_tokens: int, vocab_size: int | None = None) -> None:
     """Refuse a request that cannot run however long it waits.
+
+    Args:
+        vocab_size: number of the model's tokens, which may be fewer than its tokenizer's; None does not check.
 
     Raises:
         RequestError: the message names the numbers.
@@ -238,8 +252,18 @@ def check_request(request: Request, *, context_length: int, pool_tokens: int) ->
     length = len(request.prompt_ids)
     if length == 0:
         raise RequestError("the prompt is empty; a prompt needs at least one token")
+    if vocab_size is not None and (largest := int(request.prompt_ids.max())) >= vocab_size:
+        raise RequestError(
+            f"the prompt has token {largest} of the tokenizer, but the model knows tokens 0 to {vocab_size - 1} only:"
+            " leave that special token out"
+        )
     if request.kind == "score" and not 1 <= request.score_from < length:
         raise RequestError(f"score_from must be from 1 to {length - 1} for {length} tokens, not {request.score_from}")
+    if request.params.prompt_logprobs is not None and request.params.prompt_logprobs_from >= length:
+        raise RequestError(
+            f"prompt_logprobs_from={request.params.prompt_logprobs_from} is past the prompt of {length} tokens; it may"
+            f" be 0 to {length - 1}"
+        )
     longest = context_length if request.kind == "score" else context_length - 1
     if length > longest:
         raise RequestError(

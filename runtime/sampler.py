@@ -71,6 +71,11 @@ class Sampler:
         self._ceilings = _byte_ceilings().to(self._device)
         self.last_tokens = torch.zeros(max_slots, dtype=torch.int64, device=self._device)
 
+    @property
+    def valid_vocab(self) -> int:
+        """How many tokens exist; the logits from here on are padding."""
+        return self._valid
+
     def load(self, setups: Sequence[SlotSetup]) -> None:
         """Replace all state of these slots.
 

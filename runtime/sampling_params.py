@@ -27,9 +27,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         max_tokens: at most this many tokens are generated.
         min_tokens: no end of sequence before this many; a grammar that is complete wins.
         stop: generation ends before the first of these strings, which is not part of the text.
+        stop_regex: generation ends before the first match of one of these patterns (the dialect of `Grammar.regex`).
         stop_token_ids: generation ends at these tokens, which are not part of the text.
         ignore_eos: the model's end-of-sequence tokens do not end the generation.
         logprobs: None for none, 0 for each generated token's own, k for the k likeliest as well.
+        prompt_logprobs: the same of the prompt's tokens.
+        prompt_logprobs_from: the place in the prompt, in tokens, of the first that `prompt_logprobs` covers.
+        return_text_in_logprobs: log-probabilities carry their tokens' text.
 
     Raises:
         RequestError: a value is out of its range; the message names it.
@@ -47,9 +51,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = 128
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    prompt_logprobs_from: int = 0
+    return_text_in_logprobs: bool = False
 
     def __post_init__(self) -> None:
         for name, low, high in _NUMBERS:
@@ -61,8 +69,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 raise RequestError(f"{name} must be greater than 0, not {getattr(self, name)!r}")
         if self.min_tokens > self.max_tokens:
             raise RequestError(f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}")
-        if not all(isinstance(stop, str) and stop for stop in self.stop):
-            raise RequestError(f"stop must hold non-empty strings, not {self.stop!r}")
+        for name in ("stop", "stop_regex"):
+            if not all(isinstance(stop, str) and stop for stop in getattr(self, name)):
+                raise RequestError(f"{name} must hold non-empty strings, not {getattr(self, name)!r}")
         for token_id in self.stop_token_ids:
             _check_integer("stop_token_ids", token_id, 0, (1 << 31) - 1)
         _check_bias(self.logit_bias)
@@ -98,6 +107,8 @@ _INTEGERS = (
     ("min_tokens", 0, 1 << 31),
     ("seed", 0, (1 << 64) - 1),
     ("logprobs", 0, MAX_LOGPROBS),
+    ("prompt_logprobs", 0, MAX_LOGPROBS),
+    ("prompt_logprobs_from", 0, 1 << 31),
 )
 
 
@@ -107,7 +118,7 @@ def _check_number(name: str, value: Any, low: float, high: float) -> None:
 
 
 def _check_integer(name: str, value: Any, low: int, high: int) -> None:
-    if value is None and name in ("seed", "logprobs"):
+    if value is None and name in ("seed", "logprobs", "prompt_logprobs"):
         return
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise RequestError(f"{name} must be a whole number from {low} to {high}, not {value!r}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from palmette.constrained.errors import GrammarLimitError, PalmetteError
 
-from .batch import NOTHING_ALLOWED, Float32Array, Runner, StepPlan, StepResult
+from .batch import NOTHING_ALLOWED, Runner, StepPlan, StepResult
 from .clock import Clock, MonotonicClock
 from .config import EngineConfig
 from .constraint import MaskRows
@@ -21,8 +21,8 @@ from .errors import EngineError, RequestError
 from .generation import ForcedText, Generation
 from .grammar_queue import GrammarQueue
 from .kv_memory import KVMemory
+from .logprobs import sampled_logprob, take_scores
 from .policy import OutputEstimate
-from .program import TokenLogprob
 from .request import Request, check_request
 from .running_batch import RunningBatch
 from .sampling_params import check_vocabulary
@@ -132,7 +132,12 @@ class Scheduler:
             raise RequestError("this engine was started without grammars; generate without one")
         if self._vocab_size is not None:
             check_vocabulary(request.params, self._vocab_size)
-        check_request(request, context_length=self._context_length, pool_tokens=self._memory.pool_tokens)
+        check_request(
+            request,
+            context_length=self._context_length,
+            pool_tokens=self._memory.pool_tokens,
+            vocab_size=self._vocab_size,
+        )
         if request.params.seed is None:
             request.params = msgspec.structs.replace(request.params, seed=self._seeds.getrandbits(64))
         request.max_output = min(request.params.max_tokens, self._context_length - len(request.prompt_ids))
@@ -303,31 +308,31 @@ class Scheduler:
         A row that failed ends its own request only. It is not committed: what it computed may be broken, and must not
         reach others through the radix cache.
         """
-        scores = result.score_logprobs[scored : scored + len(row.scored)]
+        places = slice(scored, scored + len(row.scored))
         if row.is_sampled and result.token_ids[sampled] < 0:
             self._fail(row.request, _sampling_error(row, int(result.token_ids[sampled])))
-        elif row.scored and np.isnan(scores).any():
+        elif np.isnan(result.score_logprobs[places]).any():
             self._fail(row.request, _not_finite(row))
         else:
-            self._advance(row, scores)
+            self._advance(row, result, places)
             if row.is_sampled:
                 self._take_token(row.request, result, sampled)
             self._settle(row)
 
-    def _advance(self, row: Row, score_logprobs: Float32Array) -> None:
+    def _advance(self, row: Row, result: StepResult, scored: slice) -> None:
         """Commit what a row computed."""
         request = row.request
         request.num_computed = row.stop
         request.computed_tokens += row.count
-        if request.kind == "score":
-            request.score_logprobs += score_logprobs.tolist()
-            if not request.remaining:
-                request.finish(None)
-                self._report(request, "")
+        if row.scored:
+            take_scores(request, result, scored)
+        if request.kind == "score" and not request.remaining:
+            request.finish(None)
+            self._report(request, "")
 
     def _take_token(self, request: Request, result: StepResult, index: int) -> None:
         try:
-            text = self._generation.take(request, int(result.token_ids[index]), _logprob(request, result, index))
+            text = self._generation.take(request, int(result.token_ids[index]), sampled_logprob(request, result, index))
         except Exception as error:
             self._fail(request, error)
         else:
@@ -396,15 +401,6 @@ class Scheduler:
         assert {request.id for request in active} == self._requests.keys()
         if self._mask_table is not None:
             self._mask_table.check_invariants()
-
-
-def _logprob(request: Request, result: StepResult, index: int) -> TokenLogprob | None:
-    """The log-probability of the token sampled at `index`, where it was asked for."""
-    if request.params.logprobs is None:
-        return None
-    top = result.top_logprobs[index]
-    pairs = tuple(zip(top[0].tolist(), top[1].tolist(), strict=True)) if top is not None else ()
-    return TokenLogprob(int(result.token_ids[index]), float(result.logprobs[index]), pairs)
 
 
 def _sampling_error(row: Row, failure: int) -> EngineError:

@@ -29,13 +29,9 @@ class Row:
         self.count = count
         self.stop = self.start + count
         self.is_sampled = self.stop == request.end and request.kind == "generate"
-        self.scored = _scored(request, self.start, self.stop) if request.kind == "score" else range(0)
+        unscored = request.unscored
+        self.scored = range(max(self.start + 1, unscored.start), min(self.stop + 1, unscored.stop))
         self.mask_row = UNCONSTRAINED
-
-
-def _scored(request: Request, start: int, stop: int) -> range:
-    first = request.score_from + len(request.score_logprobs)
-    return range(max(start + 1, first), stop + 1)
 
 
 def build_plan(
@@ -57,6 +53,7 @@ def build_plan(
     pages = page_ids[np.repeat(page_indptr[:-1], counts) + positions // page_size]
     sampled = [index for index, row in enumerate(rows) if row.is_sampled]
     score_tokens, score_targets = _scores(rows, query_indptr)
+    score_top = [row.request.params.prompt_logprobs or 0 for row in rows]
     return StepPlan(
         step=step,
         setups=tuple(_setup(row.request) for row in rows if row.request.setup_due),
@@ -74,6 +71,7 @@ def build_plan(
         mask_updates=mask_updates,
         score_tokens=score_tokens,
         score_targets=score_targets,
+        score_top=np.repeat(_int32(score_top), [len(row.scored) for row in rows]),
     )
 
 

@@ -68,6 +68,7 @@ def plan_of(
         mask_updates=None,
         score_tokens=ints([]),
         score_targets=ints([]),
+        score_top=ints([]),
     )
 
 

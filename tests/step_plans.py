@@ -32,6 +32,8 @@ class PlannedRow:
     sample: bool = True
     score: Sequence[tuple[int, int]] = ()
     """Pairs of an index into token_ids and the token scored there."""
+    top: int = 0
+    """How many of the likeliest tokens are wanted at each scored place."""
 
 
 @dataclass
@@ -66,7 +68,7 @@ class StepPlanner:
         ]
         seq_lens = [row.request.computed + n for row, n in zip(rows, counts, strict=True)]
         pages = [row.request.pages[: -(-length // self.page_size)] for row, length in zip(rows, seq_lens, strict=True)]
-        scored = [(indptr[r] + i, token) for r, row in enumerate(rows) for i, token in row.score]
+        scored = [(indptr[r] + i, token, row.top) for r, row in enumerate(rows) for i, token in row.score]
         sampled = [r for r, row in enumerate(rows) if row.sample]
         plan = StepPlan(
             step=self._steps,
@@ -83,8 +85,9 @@ class StepPlanner:
             output_positions=_int32([rows[r].request.sampled for r in sampled]),
             mask_rows=np.full(len(sampled), UNCONSTRAINED, dtype=np.int32),
             mask_updates=None,
-            score_tokens=_int32([t for t, _ in scored]),
-            score_targets=_int32([token for _, token in scored]),
+            score_tokens=_int32([t for t, _, _ in scored]),
+            score_targets=_int32([token for _, token, _ in scored]),
+            score_top=_int32([top for _, _, top in scored]),
         )
         self._steps += 1
         for row, n in zip(rows, counts, strict=True):

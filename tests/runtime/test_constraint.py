@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.fakes import VOCABULARY, ScriptedGrammar, make_request, scripted_brackets, token, unpack
+from tests.fake_grammar import ScriptedGrammar, scripted_brackets
+from tests.fake_runner import VOCABULARY, token, unpack
+from tests.fakes import make_request
 
 from palmette.constrained import Grammar, MaskTable, MaskTableFullError
 from palmette.runtime.batch import UNCONSTRAINED

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from palmette.constrained.stop_pattern import StopPatterns, stop_patterns
 from palmette.runtime.detokenizer import OutputText
 
 _SCRIPTS = st.text(
@@ -38,9 +41,9 @@ def _split(data: bytes, sizes: list[int]) -> list[bytes]:
     return tokens
 
 
-def _stream(tokens: list[bytes], stop: list[str]) -> tuple[OutputText, list[str]]:
+def _stream(tokens: list[bytes], stop: list[str], patterns: StopPatterns | None = None) -> tuple[OutputText, list[str]]:
     """Push tokens until a match, then finish; the text object and all that was shown."""
-    text = OutputText(tokens, stop)
+    text = OutputText(tokens, stop, patterns)
     deltas: list[str] = []
     for token_id in range(len(tokens)):
         deltas.append(text.push(token_id))
@@ -189,3 +192,69 @@ def test_a_stop_string_that_was_ordinary_text_stays_so() -> None:
     assert output.push(1, may_stop=False) == ""
     assert output.push(2) == "abz"
     assert output.matched is None
+
+
+def _first_match(whole: str, patterns: tuple[str, ...]) -> tuple[int, int] | None:
+    """The match that is complete first, of those the one that begins first, by trying every part of the text."""
+    for end in range(1, len(whole) + 1):
+        for start in range(end):
+            if any(re.fullmatch(pattern, whole[start:end]) for pattern in patterns):
+                return start, end
+    return None
+
+
+@given(st.text("abc€", max_size=14), _CUTS, st.sampled_from([("ab+c",), ("a[bc]{2}", "cc"), ("(ab|b)c", "a€")]))
+def test_stop_patterns_equal_a_search_of_every_part(whole: str, sizes: list[int], patterns: tuple[str, ...]) -> None:
+    """A match across any tokens ends the text before itself, and what was shown is never taken back."""
+    text, deltas = _stream(_split(whole.encode(), sizes), [], stop_patterns(patterns))
+    expected = _first_match(whole, patterns)
+    if expected is None:
+        assert ("".join(deltas), text.matched) == (whole, None)
+    else:
+        start, end = expected
+        assert ("".join(deltas), text.text, text.matched) == (whole[:start], whole[:start], whole[start:end])
+
+
+def test_text_that_may_become_a_match_is_held_back() -> None:
+    """Nothing of a possible match is shown, and all of it as soon as it can be none."""
+    text = OutputText([b"see 12", b"3", b"4-", b"x"], [], stop_patterns((r"\d+-\d",)))
+    assert [text.push(0), text.push(1), text.push(2), text.push(3)] == ["see ", "", "", "1234-x"]
+
+
+def test_a_string_and_a_pattern_together() -> None:
+    """Of both kinds in one token the one that begins first wins; a string wins over a pattern at the same place."""
+    patterns = stop_patterns(("b+c",))
+    assert _stream([b"xabbc"], ["ab"], patterns)[0].matched == "ab"
+    assert _stream([b"xbbcab"], ["ab"], patterns)[0].matched == "bbc"
+    assert _stream([b"xbc"], ["b"], patterns)[0].matched == "b"
+
+
+def test_a_pattern_that_needs_the_end_is_found_at_the_end() -> None:
+    """`$` is known when the text is finished; where the text must not end there, it is ordinary text."""
+    patterns = stop_patterns(("[.]+$",))
+    text, deltas = _stream([b"a.b.", b"."], [], patterns)
+    assert (deltas, text.text, text.matched) == (["a.b", "", ""], "a.b", "..")
+    kept = OutputText([b"a."], [], patterns)
+    assert [kept.push(0), kept.finish(may_stop=False), kept.matched] == ["a", ".", None]
+
+
+def test_a_match_that_may_not_end_the_text_is_text() -> None:
+    """A match refused when it was complete is shown once nothing can come of it, and the next one counts."""
+    text = OutputText([b"xab", b"c", b"ab"], [], stop_patterns(("ab",)))
+    assert text.push(0, may_stop=False) + text.push(1) == "xabc"
+    assert (text.push(2), text.matched, text.text) == ("", "ab", "xabc")
+
+
+@given(st.text("ab€😀", max_size=10), _CUTS, st.lists(st.text("ab€", min_size=1, max_size=2), max_size=2))
+def test_dropped_bytes_foretell_the_cut(whole: str, sizes: list[int], stop: list[str]) -> None:
+    """Before each token it is known what a stop would take from the text, and asking changes nothing."""
+    tokens = _split(whole.encode(), sizes)
+    text = OutputText(tokens, stop, stop_patterns(("b€+a",)))
+    for token_id in range(len(tokens)):
+        dropped = text.dropped_bytes(token_id)
+        assert text.dropped_bytes(token_id) == dropped
+        text.push(token_id)
+        assert (dropped is None) == (text.matched is None)
+        if dropped is not None:
+            assert len(b"".join(tokens[: token_id + 1])) - dropped == len(text.text.encode())
+            return

@@ -6,6 +6,7 @@ import re
 import threading
 from typing import Any, cast
 
+import msgspec
 import pytest
 from tests.wire import Listener, run_tree
 
@@ -22,6 +23,7 @@ from palmette.runtime.program import (
     Generated,
     Join,
     Node,
+    Reference,
     Select,
     Selected,
     SelectMethod,
@@ -90,6 +92,42 @@ def test_deltas_join_to_the_text_of_each_answer(tiny_engine: Engine) -> None:
         assert "".join(d.text for d in listener.deltas if (d.node, d.index) == (1, index)) == completion.text
     expected = generated(listener, 1).completions[0]
     assert generated(listener, 2).completions[0].prompt_tokens == expected.prompt_tokens + len(expected.token_ids)
+
+
+STOPS: tuple[tuple[dict[str, Any], Grammar | None], ...] = (
+    ({"stop": ("e", "an")}, None),
+    ({"stop_regex": ("[a-e] ?[f-t]+",)}, None),
+    ({"stop": ("b",), "stop_regex": ("c{2}", "[0-9]$")}, Grammar.regex("[abc]+(x[a-c]{2,30})?[0-9]?")),
+    ({}, Grammar.regex("[a-z]{3,20}[.]")),
+)
+
+
+@pytest.mark.parametrize(("stops", "grammar"), STOPS)
+def test_many_streamed_answers_with_stops_and_grammars(
+    tiny_engine: Engine, stops: dict[str, Any], grammar: Grammar | None
+) -> None:
+    """The deltas of every answer join to its text, no text holds a stop, and each is what it is alone."""
+    params = SamplingParams(temperature=1, max_tokens=40, seed=9, ignore_eos=True, **stops)
+    node = Generate(1, 0, params, grammar, n=6, stream=True)
+    listener = run_tree(tiny_engine, [Text(0, None, "It is a "), node])
+    completions = generated(listener, 1).completions
+    assert len({completion.text for completion in completions}) > 1
+    for index, completion in enumerate(completions):
+        assert "".join(d.text for d in listener.deltas if (d.node, d.index) == (1, index)) == completion.text
+        assert not any(d.text == "" for d in listener.deltas)
+        single = Generate(1, 0, msgspec.structs.replace(params, seed=9 + index), grammar)
+        alone = generated(run_tree(tiny_engine, [Text(0, None, "It is a "), single]), 1).completions[0]
+        assert (alone.text, alone.finish_reason, alone.matched) == (
+            completion.text,
+            completion.finish_reason,
+            completion.matched,
+        )
+        if grammar is not None:
+            assert re.fullmatch(grammar.source, completion.text), completion
+        elif isinstance(completion.matched, str):
+            stop = "|".join(stops.get("stop", ())) or stops["stop_regex"][0]
+            assert re.fullmatch(stop, completion.matched)
+            assert not re.search(stop, completion.text)
 
 
 def test_text_after_a_stop_string_continues_the_kept_text(tiny_engine: Engine) -> None:
@@ -179,6 +217,15 @@ def test_a_prompt_longer_than_the_context_fails_with_the_numbers(tiny_engine: En
     assert str(tiny_engine.model_info.context_length) in failed(listener, 1).message
 
 
+@pytest.mark.parametrize("pattern", ["(a", "a*", "(?=a)b", "[a-z]{9999}"])
+def test_a_stop_pattern_that_cannot_be_used_fails_its_node(tiny_engine: Engine, pattern: str) -> None:
+    """The error is a GrammarError of that node; a sibling goes on."""
+    bad = Generate(1, 0, SamplingParams(stop_regex=("fine", pattern)), n=2)
+    listener = run_tree(tiny_engine, [Text(0, None, "x"), bad, Generate(2, 0, GREEDY)])
+    assert "Grammar" in failed(listener, 1).kind
+    assert text_of(listener, 2)
+
+
 @pytest.mark.parametrize(
     "nodes",
     [
@@ -219,6 +266,48 @@ def test_no_event_comes_after_close(tiny_engine: Engine) -> None:
     assert (stats.running, stats.free_pages) == (0, stats.total_pages)
     with pytest.raises(EngineError, match="closed"):
         session.extend([Text(3, None, "late")])
+
+
+def test_closing_from_many_threads_gives_everything_back(tiny_engine: Engine) -> None:
+    """Generations, scores, many answers and requests whose grammars compile end within a step; others are untouched."""
+    expected = text_of(run_tree(tiny_engine, [Text(0, None, "The"), Generate(1, 0, GREEDY)]), 1)
+    answers: list[str] = []
+
+    def drop(worker: int) -> None:
+        for turn in range(4):
+            session = tiny_engine.open(lambda event: None)
+            session.extend(abandoned(worker, turn))
+            if turn % 2:
+                answers.append(text_of(run_tree(tiny_engine, [Text(0, None, "The"), Generate(1, 0, GREEDY)]), 1))
+            session.close()
+
+    workers = [threading.Thread(target=drop, args=(worker,)) for worker in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert answers == [expected] * 6
+    run_tree(tiny_engine, [Generate(0, None, GREEDY)])  # what was dropped ends within a step
+    tiny_engine.flush_cache()
+    stats = tiny_engine.stats()
+    assert (stats.running, stats.waiting, stats.compiling, stats.free_pages) == (0, 0, 0, stats.total_pages)
+    tiny_engine._ask(tiny_engine._scheduler.check_invariants)
+    assert tiny_engine._owners == {}
+
+
+def abandoned(worker: int, turn: int) -> list[Node]:
+    """A program of everything that takes long, with grammars that nobody has compiled before."""
+    grammar = Grammar.regex(f"({worker}|{turn}|[a-z ]){{20,60}}")
+    return [
+        Text(0, None, f"Worker {worker} in turn {turn} "),
+        Generate(1, 0, LONG, n=4, stream=True),
+        Generate(2, 0, LONG, grammar, n=2),
+        Select(3, 0, tuple(f"{word} and so on and on" for word in "abcdef"), "unconditional_likelihood_normalized"),
+        Generate(4, 0, SamplingParams(max_tokens=400, ignore_eos=True, prompt_logprobs=5, stop_regex=("zz+q",))),
+        Generate(5, 1, LONG),
+        Reference(6, 0, 2),
+        Generate(7, 6, LONG),
+    ]
 
 
 def test_a_sink_may_close_its_own_session(tiny_engine: Engine) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.fakes import BoolArray, FakeEngine, FakeModel, expected_answer, make_request, scripted_chain, token
+from tests.fake_grammar import scripted_chain
+from tests.fake_runner import BoolArray, FakeModel, token
+from tests.fakes import FakeEngine, expected_answer, make_request
 
 from palmette.runtime.batch import NOT_FINITE, NOTHING_ALLOWED, Int32Array
 from palmette.runtime.errors import EngineError

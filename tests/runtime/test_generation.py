@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.fakes import END_ID, forced_tokens, make_request, scripted_chain, token
+from tests.fake_grammar import forced_tokens, scripted_chain
+from tests.fake_runner import END_ID, token
+from tests.fakes import make_request
 
 from palmette.constrained import TokenRejectedError
 from palmette.runtime.generation import Generation
@@ -69,3 +71,14 @@ def test_a_token_that_the_grammar_forbids_is_an_error() -> None:
     with pytest.raises(TokenRejectedError):
         generation.take(running(request), token("z"), None)
     assert request.num_output == 0
+
+
+def test_a_stop_pattern_ends_the_output() -> None:
+    """The reason is stop, and what matched is told; one that waited for the end is found at max_tokens too."""
+    request = running(make_request("r", [3], stop_regex=("[0-9]+x",), max_tokens=9))
+    generation = Generation(None)
+    shown = [generation.take(request, token(text), None) for text in ("a", "1", "2", "x")]
+    assert (shown, request.finish_reason, request.matched) == (["a", "", "", ""], "stop", "12x")
+    waiting = running(make_request("r", [3], stop_regex=("[0-9]$",), max_tokens=2))
+    assert generation.take(waiting, token("a"), None) + generation.take(waiting, token("1"), None) == "a"
+    assert (waiting.finish_reason, waiting.matched) == ("stop", "1")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.fakes import InlineExecutor, ManualExecutor, ScriptedCompiler, make_request, scripted_chain
+from tests.fake_grammar import InlineExecutor, ManualExecutor, ScriptedCompiler, scripted_chain
+from tests.fakes import make_request
 
 from palmette.constrained import CompiledGrammar, Grammar, GrammarError, PalmetteError, UnsupportedGrammarError
 from palmette.runtime.grammar_queue import GrammarQueue

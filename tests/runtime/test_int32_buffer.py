@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes import ids
+from tests.fake_runner import ids
 
 from palmette.runtime.int32_buffer import Int32Buffer
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tests.fakes import NO_TOKENS, ids
+from tests.fake_runner import NO_TOKENS, ids
 
 from palmette.runtime.batch import Int32Array
 from palmette.runtime.errors import EngineError

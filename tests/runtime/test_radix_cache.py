@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.fakes import ids
+from tests.fake_runner import ids
 
 from palmette.runtime.batch import Int32Array
 from palmette.runtime.errors import EngineError

@@ -6,7 +6,8 @@ import itertools
 from typing import get_args
 
 import pytest
-from tests.fakes import END_ID, make_request
+from tests.fake_runner import END_ID
+from tests.fakes import make_request
 
 from palmette.constrained import Grammar, PalmetteError
 from palmette.runtime.errors import EngineError, RequestAbortedError, RequestError

@@ -9,24 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.fakes import (
-    END_ID,
-    TOKEN_BYTES,
-    VOCABULARY,
-    FakeEngine,
-    FakeModel,
+from tests.fake_grammar import (
     InlineExecutor,
     ManualExecutor,
     ScriptedCompiler,
     ScriptedGrammar,
-    expected_answer,
-    make_request,
     scripted_brackets,
     scripted_chain,
     scripted_repeat,
-    spell,
-    token,
 )
+from tests.fake_runner import END_ID, TOKEN_BYTES, VOCABULARY, FakeModel, token
+from tests.fakes import FakeEngine, expected_answer, make_request, spell
 
 from palmette.constrained import Grammar, GrammarError, GrammarLimitError, UnsupportedGrammarError, compile_grammar
 from palmette.runtime.errors import EngineError, RequestAbortedError, RequestError
@@ -145,7 +138,7 @@ def test_logprobs_are_one_a_token() -> None:
     for index, entry in enumerate(request.logprobs):
         known = FakeModel().logprobs(request.token_ids[: len(request.prompt_ids) + index])
         assert entry.logprob == known[entry.token_id]
-        assert [pair[1] for pair in entry.top] == sorted(known.tolist(), reverse=True)[:2]
+        assert [each.logprob for each in entry.top] == sorted(known.tolist(), reverse=True)[:2]
 
 
 def test_a_seed_is_drawn_for_who_names_none() -> None:

@@ -9,17 +9,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from tests.fakes import (
-    FakeEngine,
-    ManualExecutor,
-    ScriptedCompiler,
-    make_request,
-    scripted_brackets,
-    scripted_chain,
-    scripted_repeat,
-    spell,
-    token,
-)
+from tests.fake_grammar import ManualExecutor, ScriptedCompiler, scripted_brackets, scripted_chain, scripted_repeat
+from tests.fake_runner import token
+from tests.fakes import FakeEngine, make_request, spell
 
 from palmette.constrained import Grammar, GrammarError
 from palmette.runtime.errors import RequestError
@@ -89,6 +81,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         presence_penalty=st.sampled_from([0.0, 0.5]),
         min_tokens=st.integers(0, 1),
         logprobs=st.sampled_from([None, 1]),
+        prompt_logprobs=st.sampled_from([None, None, 0, 2]),
         stop=st.sampled_from([(), ("ab", "7")]),
         group=st.sampled_from([None, "x", "y"]),
         branches=st.integers(1, 4),
@@ -98,9 +91,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             name = f"g{len(self.requests)}"
             self.add(make_request(name, prompt, **{**params, "seed": len(self.requests)}))
 
-    @rule(prompt=prompts(), grammar=st.sampled_from([g.grammar for g in GRAMMARS]), max_tokens=st.integers(5, 30))
-    def constrain(self, prompt: list[int], grammar: Grammar, max_tokens: int) -> None:
-        self.add(make_request(f"c{len(self.requests)}", prompt, grammar=grammar, max_tokens=max_tokens))
+    @rule(
+        prompt=prompts(),
+        grammar=st.sampled_from([g.grammar for g in GRAMMARS]),
+        max_tokens=st.integers(5, 30),
+        prompt_logprobs=st.sampled_from([None, None, 1]),
+    )
+    def constrain(self, prompt: list[int], **options: Any) -> None:
+        self.add(make_request(f"c{len(self.requests)}", prompt, **options))
 
     @rule(prompt=prompts())
     def fail(self, prompt: list[int]) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.fakes import END_ID, VOCABULARY, ids, make_request, scripted_chain
+from tests.fake_grammar import scripted_chain
+from tests.fake_runner import END_ID, VOCABULARY, ids
+from tests.fakes import make_request
 
 from palmette.runtime.request import Request
 from palmette.runtime.step_builder import Row, build_plan
@@ -73,6 +75,25 @@ def test_scores_by_chunk(start: int, count: int, known: int, scored: list[int]) 
     request.score_logprobs += [-1.0] * known
     request.num_computed = start
     assert list(Row(request, count).scored) == scored
+
+
+@pytest.mark.parametrize(
+    ("first", "start", "count", "scored"),
+    [(0, 0, 6, [1, 2, 3, 4, 5]), (0, 2, 3, [3, 4, 5]), (4, 0, 4, [4]), (4, 0, 3, []), (5, 4, 2, [5])],
+)
+def test_a_prompt_is_scored_on_the_way_to_a_generation(first: int, start: int, count: int, scored: list[int]) -> None:
+    """The prompt's last token scores nothing: what follows it is sampled. The likeliest are asked for a place."""
+    request = placed(
+        make_request("a", [10, 11, 12, 13, 14, 15], prompt_logprobs=2, prompt_logprobs_from=first),
+        0,
+        [0, 1, 2, 3, 4, 5],
+    )
+    request.num_computed = start
+    row = Row(request, count)
+    assert list(row.scored) == scored
+    plan = build_plan(1, [row], 1, None)
+    assert (plan.score_targets - 10).tolist() == scored
+    assert plan.score_top.tolist() == [2] * len(scored)
 
 
 def test_setup_carries_the_output_so_far() -> None:
