@@ -7,65 +7,69 @@ from typing import Any
 
 from .errors import ModelLoadError
 from .gguf_reader import GGUFFile
+from .sentencepiece_model import PieceType, SentencePiece, SentencePieceModel
+from .sentencepiece_spec import sentencepiece_spec
 from .tokenizer_files import TokenizerFiles
+from .tokenizer_spec import added_token, byte_level_spec
+from .word_splits import WORD_SPLITS, WordSplit
 
-_CONTROL, _USER_DEFINED = 3, 4  # kinds of tokens
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-_LLAMA3_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
+_ADDED = (PieceType.CONTROL, PieceType.USER_DEFINED)
 
 
 def tokenizer_files(file: GGUFFile) -> TokenizerFiles:
     """Rebuild tokenizer.json and tokenizer_config.json from a file's metadata.
 
     Raises:
-        ModelLoadError: its vocabulary is not byte-level BPE, or splits words in a way that is not known.
+        ModelLoadError: its vocabulary is neither byte-level BPE nor SentencePiece, or it splits words in a way that is
+            not known.
     """
+    kind = file.metadata.get("tokenizer.ggml.model")
+    if kind == "gpt2":
+        split = _word_split(file)
+        spec, adds_bos = _byte_level(file, split), split.adds_bos
+    elif kind == "llama":
+        spec, adds_bos = sentencepiece_spec(_sentencepiece(file), str(file.path)), True
+    else:
+        raise ModelLoadError(
+            f"{file.path}: a vocabulary of kind {kind!r} is not supported in GGUF (known: gpt2, which is byte-level "
+            "BPE, and llama, which is SentencePiece); give the model as a folder with safetensors and tokenizer.json"
+        )
     return TokenizerFiles(
         source=str(file.path),
-        tokenizer_json=json.dumps(_tokenizer_json(file), ensure_ascii=False),
-        tokenizer_config=_tokenizer_config(file),
+        tokenizer_json=json.dumps(spec, ensure_ascii=False),
+        tokenizer_config=_tokenizer_config(file, adds_bos=adds_bos),
         config=file.config_values(),
+        generation_config={"eos_token_id": _end_ids(file)},
     )
 
 
-def _tokenizer_json(file: GGUFFile) -> dict[str, Any]:
-    kind = file.metadata.get("tokenizer.ggml.model")
-    if kind != "gpt2":
-        raise ModelLoadError(
-            f"{file.path}: a vocabulary of kind {kind!r} is not supported in GGUF (known: gpt2, which is byte-level "
-            "BPE); give the model as a folder with safetensors and tokenizer.json"
-        )
-    tokens = _required(file, "tokens")
-    types = _required(file, "token_type")
+def _byte_level(file: GGUFFile, split: WordSplit) -> dict[str, Any]:
+    tokens, types = _required(file, "tokens"), _required(file, "token_type")
     merges = [pair.split(" ", 1) for pair in _required(file, "merges")]
-    added = [_added(i, text, types[i]) for i, text in enumerate(tokens) if types[i] in (_CONTROL, _USER_DEFINED)]
-    pre_tokenizer, ignore_merges = _pre_tokenizer(file)
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": pre_tokenizer,
-        "post_processor": _post_processor(file, tokens),
-        "decoder": {**_BYTE_LEVEL, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": ignore_merges,
-            "vocab": {text: i for i, text in enumerate(tokens)},
-            "merges": merges,
-        },
-    }
+    typed = list(enumerate(zip(tokens, types, strict=True)))
+    added = [added_token(i, text, special=kind == PieceType.CONTROL) for i, (text, kind) in typed if kind in _ADDED]
+    vocabulary = {text: i for i, (text, kind) in typed if kind != PieceType.UNUSED}
+    return byte_level_spec(vocabulary, merges, added, split)
+
+
+def _word_split(file: GGUFFile) -> WordSplit:
+    name = file.metadata.get("tokenizer.ggml.pre", "default")
+    if name not in WORD_SPLITS:
+        known = ", ".join(WORD_SPLITS)
+        raise ModelLoadError(f"{file.path}: tokenizer.ggml.pre={name!r} is not supported; known: {known}")
+    return WORD_SPLITS[name]
+
+
+def _sentencepiece(file: GGUFFile) -> SentencePieceModel:
+    columns = (_required(file, name) for name in ("tokens", "scores", "token_type"))
+    pieces = (SentencePiece(text, score, _piece_type(kind)) for text, score, kind in zip(*columns, strict=True))
+    return SentencePieceModel(
+        pieces=tuple(pieces), dummy_prefix=bool(file.metadata.get("tokenizer.ggml.add_space_prefix", True))
+    )
+
+
+def _piece_type(value: int) -> PieceType:
+    return PieceType(value) if value in list(PieceType) else PieceType.UNUSED
 
 
 def _required(file: GGUFFile, name: str) -> list[Any]:
@@ -75,50 +79,19 @@ def _required(file: GGUFFile, name: str) -> list[Any]:
     return value
 
 
-def _added(token_id: int, text: str, token_type: int) -> dict[str, Any]:
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    return {"id": token_id, "content": text, **flags, "special": token_type == _CONTROL}
+def _end_ids(file: GGUFFile) -> list[int]:
+    """Tokens that end a sequence, a turn or a message."""
+    ids = (file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+    return [token_id for token_id in ids if token_id is not None]
 
 
-def _pre_tokenizer(file: GGUFFile) -> tuple[dict[str, Any], bool]:
-    """How text is split into words, and whether a whole word in the vocabulary is taken without merges."""
-    words = {**_BYTE_LEVEL, "use_regex": True}
-    digits = {"type": "Digits", "individual_digits": True}
-    match file.metadata.get("tokenizer.ggml.pre", "default"):
-        case "gpt-2" | "default":
-            return words, False
-        case "smollm":
-            return {"type": "Sequence", "pretokenizers": [digits, words]}, False
-        case "llama-bpe" | "llama3" | "llama-v3":
-            return _split_by(_LLAMA3_WORDS), True
-        case "qwen2":
-            return _split_by(_QWEN2_WORDS), False
-        case other:
-            known = "gpt-2, default, smollm, llama-bpe, qwen2"
-            raise ModelLoadError(f"{file.path}: tokenizer.ggml.pre={other!r} is not supported; known: {known}")
-
-
-def _split_by(pattern: str) -> dict[str, Any]:
-    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [split, {**_BYTE_LEVEL, "use_regex": False}]}
-
-
-def _post_processor(file: GGUFFile, tokens: list[str]) -> dict[str, Any] | None:
-    bos_id = file.metadata.get("tokenizer.ggml.bos_token_id")
-    if not file.metadata.get("tokenizer.ggml.add_bos_token") or bos_id is None:
-        return None
-    bos, text = {"SpecialToken": {"id": tokens[bos_id], "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
-    special = {tokens[bos_id]: {"id": tokens[bos_id], "ids": [bos_id], "tokens": [tokens[bos_id]]}}
-    pair = {"Sequence": {"id": "B", "type_id": 0}}
-    return {"type": "TemplateProcessing", "single": [bos, text], "pair": [bos, text, pair], "special_tokens": special}
-
-
-def _tokenizer_config(file: GGUFFile) -> dict[str, Any]:
+def _tokenizer_config(file: GGUFFile, *, adds_bos: bool) -> dict[str, Any]:
     tokens = _required(file, "tokens")
     values: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": file.config_values()["max_position_embeddings"],
         "add_prefix_space": False,
+        "add_bos_token": bool(file.metadata.get("tokenizer.ggml.add_bos_token", adds_bos)),
         "clean_up_tokenization_spaces": False,
     }
     if template := file.metadata.get("tokenizer.chat_template"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 from .errors import ModelLoadError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_UNDERSTOOD = {"ByteFallback", "Metaspace", "Replace", "Fuse", "Strip"}  # the last two change no token of its own
+
+Decode = Callable[[str], bytes]
 
 
 def vocabulary_bytes(spec: Mapping[str, Any], *, source: str) -> tuple[bytes | None, ...]:
-    """Bytes of every token id; None for special tokens and ids without a token.
+    """Bytes of every token id: what the decoder writes for it. None for special tokens and ids without a token.
 
     Args:
         spec: the object in tokenizer.json. Byte-level vocabularies (GPT-2's marks) and SentencePiece ones
@@ -24,9 +28,15 @@ def vocabulary_bytes(spec: Mapping[str, Any], *, source: str) -> tuple[bytes | N
     """
     decode = _decoder_of(spec, source)
     tokens: dict[int, bytes | None] = {token_id: decode(text) for text, token_id in _ordinary(spec)}
+    decode_added = str.encode if decode is _byte_level else decode  # marks are for words of the model only
     for added in spec.get("added_tokens") or ():
-        tokens[added["id"]] = None if added["special"] else added["content"].encode()
+        tokens[added["id"]] = None if added["special"] else decode_added(added["content"])
     return tuple(tokens.get(i) for i in range(max(tokens, default=-1) + 1))
+
+
+def byte_marks() -> list[str]:
+    """GPT-2's printable mark of each byte."""
+    return [mark for mark, _ in sorted(_MARKS.items(), key=lambda item: item[1])]
 
 
 def _ordinary(spec: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -36,24 +46,44 @@ def _ordinary(spec: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     return ((text, token_id) for token_id, (text, _) in enumerate(vocabulary))
 
 
-def _decoder_of(spec: Mapping[str, Any], source: str) -> Callable[[str], bytes]:
-    kinds = set(_types(spec.get("decoder")))
+def _decoder_of(spec: Mapping[str, Any], source: str) -> Decode:
+    parts = list(_parts(spec.get("decoder")))
+    kinds = {part["type"] for part in parts}
     if "ByteLevel" in kinds:
         return _byte_level
-    if kinds & {"ByteFallback", "Metaspace"}:
-        return _sentencepiece
+    if kinds and kinds <= _UNDERSTOOD:
+        replaced = [change for part in parts if (change := _replacement(part)) is not None]
+        return functools.partial(_escaped, replaced=replaced or [("▁", " ")], byte_tokens="ByteFallback" in kinds)
     raise ModelLoadError(
         f"{source}: tokenizer.json decodes tokens by {', '.join(sorted(kinds)) or 'nothing'}; supported are byte-level "
         "and SentencePiece vocabularies"
     )
 
 
-def _types(component: Mapping[str, Any] | None) -> Iterator[str]:
-    """Types of a component of tokenizer.json, those inside a sequence one by one."""
+def _parts(component: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """The parts of a component of tokenizer.json: those inside a sequence one by one."""
     if component is None:
-        return iter(())
-    parts = component.get("decoders") if component["type"] == "Sequence" else None
-    return (part["type"] for part in (parts or [component]))
+        return []
+    return list(component["decoders"]) if component["type"] == "Sequence" else [component]
+
+
+def _replacement(part: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What a decoder writes for which string, where it replaces one."""
+    match part:
+        case {"type": "Replace", "pattern": {"String": old}, "content": new}:
+            return old, new
+        case {"type": "Metaspace"}:
+            return part.get("replacement", "▁"), " "
+    return None
+
+
+def _escaped(text: str, *, replaced: list[tuple[str, str]], byte_tokens: bool) -> bytes:
+    """Bytes of a token of SentencePiece's form."""
+    if byte_tokens and (match := _BYTE_TOKEN.fullmatch(text)):
+        return bytes([int(match[1], 16)])
+    for old, new in replaced:
+        text = text.replace(old, new)
+    return text.encode()
 
 
 def _marks() -> dict[str, int]:
@@ -71,9 +101,3 @@ def _byte_level(text: str) -> bytes:
         return bytes([_MARKS[character] for character in text])
     except KeyError:  # a token that was put in by hand, unescaped
         return text.encode()
-
-
-def _sentencepiece(text: str) -> bytes:
-    if match := _BYTE_TOKEN.fullmatch(text):
-        return bytes([int(match[1], 16)])
-    return text.replace("▁", " ").encode()

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import json
-import re
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .added_tokens import all_added_tokens
 from .errors import ModelLoadError
 from .models.config import token_ids
+from .special_tokens import SpecialTokens
+from .text_encoder import TextEncoder
 from .token_bytes import vocabulary_bytes
 from .tokenizer_files import TokenizerFiles
 
 if TYPE_CHECKING:
-    import tokenizers
-
     from palmette.constrained.vocabulary import Vocabulary
 
 END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>", "<|return|>")
 """Tokens that end a turn in known chat templates; where a vocabulary has one, it ends a generation."""
-
-_CACHED_FROM = 256
-_CACHED_CHARACTERS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +41,6 @@ class Encoded:
     owners: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ids:
-    """Tokens of one string, and the character at which each begins."""
-
-    ids: tuple[int, ...]
-    starts: tuple[int, ...]
-
-
 class Tokenizer:
     """A model's tokenizer.
 
@@ -69,23 +57,19 @@ class Tokenizer:
 
     def __init__(self, files: TokenizerFiles) -> None:
         spec = _parsed(files)
-        self._whole = _build(spec, files.source)
-        self._inner = _without_dummy_prefix(spec, files.source) or self._whole
-        self._cache = _EncodingCache()
-        self._vocabularies: dict[int, Vocabulary] = {}
         self.token_bytes = vocabulary_bytes(spec, source=files.source)
-        self._specials = {token["content"]: token["id"] for token in spec["added_tokens"] if token["special"]}
-        self._special_pattern = _pattern([token for token in spec["added_tokens"] if token["special"]])
+        self._encoder = TextEncoder(spec, files.source)
+        self._specials = SpecialTokens(spec["added_tokens"])
+        self._vocabularies: dict[int, Vocabulary] = {}
         self.bos_token = files.special_token("bos_token")
         self.eos_token = files.special_token("eos_token")
-        self.bos_id = self._id_of(self.bos_token)
-        self.eos_id = self._id_of(self.eos_token)
+        self.bos_id = self._specials.ids.get(self.bos_token)
+        self.eos_id = self._specials.ids.get(self.eos_token)
         self.end_ids = self._end_ids(files)
         self.chat_template = files.chat_template
-        self._adds_bos = self.bos_id is not None and _adds(self._whole, self.bos_id)
-        for tokenizer in (self._whole, self._inner):
-            tokenizer.encode_special_tokens = True  # special tokens spelled in text are ordinary text
-            tokenizer.post_processor = None  # it would add tokens, and trim spaces off where tokens begin
+        self._adds_bos = self.bos_id is not None and (
+            self._encoder.adds_token == self.bos_id if files.adds_bos is None else files.adds_bos
+        )
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
@@ -101,6 +85,11 @@ class Tokenizer:
 
             return cls(tokenizer_files(GGUFFile(path)))
         return cls(TokenizerFiles.from_folder(path))
+
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Texts of all special tokens, in the order of their ids."""
+        return tuple(text for _, text in sorted(self._specials.texts.items()))
 
     @property
     def start_id(self) -> int:
@@ -129,7 +118,7 @@ class Tokenizer:
         encoded = Encoded()
         run = _Run(first=start)
         for piece in pieces:
-            for part in self._parts(piece):
+            for part in self._specials.split(piece.text) if piece.template else (piece.text,):
                 if isinstance(part, str):
                     run.append(part, piece.owner)
                     continue
@@ -145,7 +134,17 @@ class Tokenizer:
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of plain text that goes on from other text."""
-        return list(self._encode_string(text, first=False).ids)
+        return list(self._encoder.encode(text, first=False).ids)
+
+    def token_text(self, token_id: int) -> str:
+        """A token's text by itself: the name of a special token, and replacement characters for parts of characters.
+
+        An id without a token has the text "".
+        """
+        if token_id in self._specials.texts:
+            return self._specials.texts[token_id]
+        known = self.token_bytes[token_id] if 0 <= token_id < len(self.token_bytes) else None
+        return (known or b"").decode(errors="replace")
 
     def vocabulary(self, size: int) -> Vocabulary:
         """The vocabulary that grammars are compiled against, for `size` logits. Built once a size."""
@@ -157,41 +156,19 @@ class Tokenizer:
             self._vocabularies[size] = Vocabulary(known, end_ids=ends, size=size)
         return self._vocabularies[size]
 
-    def _parts(self, piece: Piece) -> Iterator[str | int]:
-        """A piece as ordinary strings and ids of special tokens."""
-        if not piece.template or self._special_pattern is None:
-            yield piece.text
-            return
-        for i, part in enumerate(self._special_pattern.split(piece.text)):
-            if i % 2 == 0:
-                yield part
-            else:
-                yield self._specials[part] if part in self._specials else self._specials[part.strip()]
-
     def _flush(self, run: _Run, encoded: Encoded) -> None:
         """Encode the text gathered so far."""
         if not run.parts:
             return
-        string = self._encode_string("".join(run.parts), first=run.first)
+        string = self._encoder.encode("".join(run.parts), first=run.first)
         encoded.ids.extend(string.ids)
         encoded.owners.extend(run.owners[bisect_right(run.starts, start) - 1] for start in string.starts)
         run.clear()
 
-    def _encode_string(self, text: str, *, first: bool) -> _Ids:
-        key = (text, first)
-        if (known := self._cache.get(key)) is not None:
-            return known
-        encoding = (self._whole if first else self._inner).encode(text, add_special_tokens=False)
-        ids = _Ids(tuple(encoding.ids), tuple(start for start, _ in encoding.offsets))
-        self._cache.put(key, ids)
-        return ids
-
-    def _id_of(self, token: str) -> int | None:
-        return self._whole.token_to_id(token) if token else None
-
     def _end_ids(self, files: TokenizerFiles) -> frozenset[int]:
-        ends = {*token_ids(files.config.get("eos_token_id")), *token_ids(files.generation_config.get("eos_token_id"))}
-        ends |= {self._specials[token] for token in END_OF_TURN if token in self._specials}
+        sources = (files.config, files.config.get("text_config") or {}, files.generation_config)
+        ends = {token_id for source in sources for token_id in token_ids(source.get("eos_token_id"))}
+        ends |= {self._specials.ids[token] for token in END_OF_TURN if token in self._specials.ids}
         return frozenset(ends if self.eos_id is None else ends | {self.eos_id})
 
 
@@ -219,28 +196,6 @@ class _Run:
         self._length = 0
 
 
-class _EncodingCache:
-    """Encodings of long strings, least recently used dropped first; bounded by characters kept."""
-
-    def __init__(self) -> None:
-        self._entries: OrderedDict[tuple[str, bool], _Ids] = OrderedDict()
-        self._characters = 0
-
-    def get(self, key: tuple[str, bool]) -> _Ids | None:
-        if (entry := self._entries.get(key)) is not None:
-            self._entries.move_to_end(key)
-        return entry
-
-    def put(self, key: tuple[str, bool], ids: _Ids) -> None:
-        if not _CACHED_FROM <= len(key[0]) <= _CACHED_CHARACTERS or key in self._entries:
-            return
-        self._entries[key] = ids
-        self._characters += len(key[0])
-        while self._characters > _CACHED_CHARACTERS:
-            (text, _), _ = self._entries.popitem(last=False)
-            self._characters -= len(text)
-
-
 def _parsed(files: TokenizerFiles) -> dict[str, Any]:
     try:
         spec = json.loads(files.tokenizer_json)
@@ -249,61 +204,4 @@ def _parsed(files: TokenizerFiles) -> dict[str, Any]:
         raise ModelLoadError(
             f"{files.source}: tokenizer.json does not describe a tokenizer with a vocabulary"
         ) from None
-    spec["added_tokens"] = spec.get("added_tokens") or []
-    return dict(spec)
-
-
-def _build(spec: dict[str, Any], source: str) -> tokenizers.Tokenizer:
-    import tokenizers
-
-    try:
-        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(spec))
-    except Exception as error:  # the package raises bare Exception
-        raise ModelLoadError(f"{source}: tokenizer.json cannot be used: {error}") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _without_dummy_prefix(spec: dict[str, Any], source: str) -> tokenizers.Tokenizer | None:
-    """The tokenizer that puts no space before its text, or None where it never does."""
-    changed = {**spec, "normalizer": _no_prepend(spec.get("normalizer")), "pre_tokenizer": _no_prefix(spec)}
-    return None if changed == spec else _build(changed, source)
-
-
-def _no_prepend(normalizer: dict[str, Any] | None) -> dict[str, Any] | None:
-    if normalizer is None or normalizer["type"] == "Prepend":
-        return None
-    if normalizer["type"] != "Sequence":
-        return normalizer
-    return {**normalizer, "normalizers": [part for part in normalizer["normalizers"] if part["type"] != "Prepend"]}
-
-
-def _no_prefix(spec: dict[str, Any]) -> dict[str, Any] | None:
-    pre_tokenizer: dict[str, Any] | None = spec.get("pre_tokenizer")
-    if pre_tokenizer is None:
-        return None
-    if pre_tokenizer["type"] == "Sequence":
-        return {**pre_tokenizer, "pretokenizers": [_unprefixed(part) for part in pre_tokenizer["pretokenizers"]]}
-    return _unprefixed(pre_tokenizer)
-
-
-def _unprefixed(part: dict[str, Any]) -> dict[str, Any]:
-    if part.get("add_prefix_space"):
-        part = {**part, "add_prefix_space": False}
-    return {**part, "prepend_scheme": "never"} if "prepend_scheme" in part else part
-
-
-def _pattern(specials: list[dict[str, Any]]) -> re.Pattern[str] | None:
-    """Matches special tokens in template text, the longest first, with the spaces that they swallow."""
-    longest_first = sorted(specials, key=lambda token: -len(token["content"]))
-    alternatives = (
-        (r"\s*" if token.get("lstrip") else "") + re.escape(token["content"]) + (r"\s*" if token.get("rstrip") else "")
-        for token in longest_first
-    )
-    return re.compile(f"({'|'.join(alternatives)})") if specials else None
-
-
-def _adds(tokenizer: tokenizers.Tokenizer, bos_id: int) -> bool:
-    """Whether the tokenizer itself puts the BOS token before a text."""
-    return tokenizer.encode("a").ids[:1] == [bos_id]
+    return {**spec, "added_tokens": all_added_tokens(spec, files.tokenizer_config)}

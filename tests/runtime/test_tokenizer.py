@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tiny_models import tiny_tokenizer_spec, write_tiny_model
 
-from palmette.runtime.errors import ModelLoadError
+from palmette.runtime.errors import ModelLoadError, RequestError
 from palmette.runtime.token_bytes import vocabulary_bytes
 from palmette.runtime.tokenizer import Piece, Tokenizer
 from palmette.runtime.tokenizer_files import TokenizerFiles
@@ -192,17 +192,88 @@ def test_special_tokens_swallow_the_spaces_that_they_say() -> None:
     assert encoded.ids == [*TINY.encode_text("a"), 2, *TINY.encode_text("b")]
 
 
+def test_a_token_that_is_a_word_of_its_own_is_found_only_there() -> None:
+    """single_word of an added token holds in templates."""
+    spec = json.loads(json.dumps(tiny_tokenizer_spec()))
+    spec["added_tokens"][2] |= {"content": "END", "single_word": True}
+    spec["model"]["vocab"]["END"] = spec["model"]["vocab"].pop("<|im_end|>")
+    tokenizer = tiny(spec=spec, tokenizer_config={})
+    assert tokenizer.encode([Piece("a END", True, 0)], start=False).ids[-1] == 2
+    assert 2 not in tokenizer.encode([Piece("BENDS", True, 0)], start=False).ids
+
+
+def added(token_id: int, content: str, **flags: bool) -> dict[str, Any]:
+    """An entry of a tokenizer.json's added tokens."""
+    defaults = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    return {"id": token_id, "content": content, **defaults, **flags}
+
+
+def test_added_tokens_keep_the_ids_that_the_file_gives_them() -> None:
+    """Ids may leave holes, and lie past the vocabulary of the model."""
+    spec = json.loads(json.dumps(tiny_tokenizer_spec()))
+    spec["added_tokens"] += [added(370, "<tool>"), added(380, "<|late|>", special=True), added(375, "<café>")]
+    tokenizer = tiny(spec=spec)
+    assert tokenizer.encode_text("a<tool>b<café>") == [
+        *tokenizer.encode_text("a"),
+        370,
+        *tokenizer.encode_text("b"),
+        375,
+    ]
+    assert tokenizer.special_tokens == ("<|endoftext|>", BOS, "<|im_end|>", "<|late|>")
+    assert len(tokenizer.token_bytes) == 381
+    assert [i for i in range(360, 381) if tokenizer.token_bytes[i]] == [370, 375]
+    assert (tokenizer.token_text(370), tokenizer.token_text(371), tokenizer.token_text(10_000)) == ("<tool>", "", "")
+
+
+def test_spaces_that_an_added_token_swallows_are_no_part_of_its_bytes() -> None:
+    """The decoder writes the token alone, and so it is in grammars and output text."""
+    spec = json.loads(json.dumps(tiny_tokenizer_spec()))
+    spec["added_tokens"].append(added(370, "<tool>", lstrip=True, rstrip=True))
+    tokenizer = tiny(spec=spec)
+    assert tokenizer.encode_text("a <tool> b") == [*tokenizer.encode_text("a"), 370, *tokenizer.encode_text("b")]
+    assert text_of(tokenizer.encode_text("a <tool> b"), tokenizer) == "a<tool>b"
+
+
+def test_tokens_that_the_config_names_are_special_whatever_the_list_says() -> None:
+    """A user's text must not end a sequence, though tokenizer.json calls its end an ordinary token."""
+    spec = json.loads(json.dumps(tiny_tokenizer_spec()))
+    spec["added_tokens"][2]["special"] = False
+    del spec["added_tokens"][1]
+    tokenizer = tiny(spec=spec)
+    assert tokenizer.special_tokens == ("<|endoftext|>", BOS, "<|im_end|>")
+    assert 2 not in tokenizer.encode_text("<|im_end|>")
+    assert (tokenizer.bos_id, tokenizer.eos_id) == (1, 2)
+
+
+def test_bytes_are_those_of_the_text_as_it_is_normalized() -> None:
+    """A decomposed letter is encoded as the composed one, and its tokens' bytes say so."""
+    tokenizer = tiny(spec={**tiny_tokenizer_spec(), "normalizer": {"type": "NFC"}})
+    assert text_of(tokenizer.encode_text("cafe\u0301"), tokenizer) == "café"
+    assert tokenizer.encode_text("cafe\u0301") == TINY.encode_text("café")
+
+
+def test_a_text_that_the_package_cannot_encode_ends_its_request_only() -> None:
+    """A panic of the tokenizers package, which is no Exception, becomes an error of the request."""
+    unlucky = {"type": "Replace", "pattern": {"Regex": "▁+\\z"}, "content": ""}
+    spec = {**tiny_tokenizer_spec(), "normalizer": unlucky}
+    spec["added_tokens"] = [*spec["added_tokens"], added(370, "▁", normalized=True)]
+    with pytest.raises(RequestError, match="cannot encode the text 'é'"):
+        tiny(spec=spec).encode_text("é")
+
+
 def test_other_kinds_of_tokenizer_are_refused_by_name() -> None:
     """WordPiece has no exact bytes."""
     with pytest.raises(ModelLoadError, match="decodes tokens by WordPiece"):
         vocabulary_bytes({**tiny_tokenizer_spec(), "decoder": {"type": "WordPiece"}}, source="test")
+    with pytest.raises(ModelLoadError, match="decodes tokens by BPEDecoder"):
+        vocabulary_bytes({**tiny_tokenizer_spec(), "decoder": {"type": "BPEDecoder", "suffix": "</w>"}}, source="test")
     with pytest.raises(ModelLoadError, match="decodes tokens by nothing"):
         vocabulary_bytes({**tiny_tokenizer_spec(), "decoder": None}, source="test")
 
 
 def test_broken_files_are_named(tmp_path: Path) -> None:
     """No tokenizer.json, one that is not JSON, and one that the tokenizers package refuses."""
-    with pytest.raises(ModelLoadError, match=r"has no tokenizer\.json.*AutoTokenizer"):
+    with pytest.raises(ModelLoadError, match=r"has no tokenizer: it needs tokenizer\.json.*AutoTokenizer"):
         Tokenizer.load(tmp_path)
     with pytest.raises(ModelLoadError, match="does not describe a tokenizer"):
         tiny(tokenizer_json="{}")
@@ -223,13 +294,14 @@ def test_chat_templates_are_found_in_all_three_places(tmp_path: Path) -> None:
 
 def test_long_texts_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second encoding of a long prompt comes from the cache, and the cache stays bounded."""
-    monkeypatch.setattr("palmette.runtime.tokenizer._CACHED_CHARACTERS", 1000)
+    monkeypatch.setattr("palmette.runtime.text_encoder._CACHED_CHARACTERS", 1000)
     tokenizer = tiny()
     texts = [str(i) * 400 for i in range(4)]
     first = [tokenizer.encode_text(text) for text in texts]
     assert [tokenizer.encode_text(text) for text in texts] == first
-    assert tokenizer._encode_string(texts[3], first=False) is tokenizer._encode_string(texts[3], first=False)
-    assert len(tokenizer._cache._entries) == 2
+    encoder = tokenizer._encoder
+    assert encoder.encode(texts[3], first=False) is encoder.encode(texts[3], first=False)
+    assert len(encoder._cache._entries) == 2
 
 
 def test_vocabulary_is_as_wide_as_the_logits() -> None:
