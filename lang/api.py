@@ -2,80 +2,101 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Unpack
 
-from palmette.constrained.compiler import DEFAULT_LIMITS, lower
-from palmette.constrained.errors import GrammarError
 from palmette.constrained.grammar import Grammar
-from palmette.constrained.limits import Deadline
 from palmette.runtime.errors import RequestError
 from palmette.runtime.program import SelectMethod
 
 from .choices import SELECT_METHODS, token_length_normalized
-from .expr import Expr, GenExpr, Reading, Role, RoleBegin, RoleEnd, SelectExpr, as_expr, joined
-from .options import SamplingOptions, checked_options
-
-INTEGER_PATTERN = "-?(?:0|[1-9][0-9]{0,17})"
-"""What `gen_int` writes: a decimal integer of at most 18 digits, so that it fits 64 bits."""
+from .constraints import Constraint, constraint, of_type
+from .expr import Expr, GenExpr, Role, RoleBegin, RoleEnd, SelectExpr, as_expr, joined, parts
+from .options import GenOptions, checked_options
+from .reasoning import TAGS_OF_MODEL_TYPE, ThinkTags
+from .tool import Tool
 
 
 def gen(
     name: str | None = None,
+    max_tokens: int | None = None,
     *,
-    n: int = 1,
+    n: int | None = None,
     regex: str | None = None,
     json_schema: Any = None,
+    type: Any = None,  # noqa: A002  the word that users look for
+    dtype: Any = None,
+    ebnf: str | None = None,
+    structural_tag: Any = None,
     choices: Sequence[str] | None = None,
-    choices_method: SelectMethod = token_length_normalized,
+    choices_method: SelectMethod | None = None,
+    tools: Tool[..., Any] | Sequence[Tool[..., Any]] | None = None,
     grammar: Grammar | None = None,
-    **options: Unpack[SamplingOptions],
+    separate_reasoning: bool | tuple[str, str] = False,
+    **options: Unpack[GenOptions],
 ) -> Expr:
     """Text from the model, kept as the variable `name`.
 
+    At most one of the constraints (`regex` to `grammar`) may be given.
+
     Args:
         name: what ``s[name]`` reads; None keeps the text in the branch only.
+        max_tokens: at most this many tokens are generated.
         n: answers to generate. With more than one, the variable is a list and the branch goes on with the first.
         regex: the text matches this pattern in full.
-        json_schema: the text is JSON that validates: a mapping, JSON text or a Pydantic model class. Its value is text.
+        json_schema: the text is JSON that validates. Of a mapping or JSON text the value is the text; of a type, as for
+            `type`.
+        type: the text is written as this Python type asks for and the value is of it: a Pydantic model, dataclass,
+            TypedDict, `Literal`, `int`, ``list[...]``, a union, and so on. Objects hold no keys but their fields.
+        dtype: SGLang's name for ``type`` with `int`, `float`, `bool`, `str`, or their names.
+        ebnf: the text matches this grammar's rule ``root``; see `Grammar.ebnf`.
+        structural_tag: free text in which tags hold structured parts; see `Grammar.structural_tag`.
         choices: same as `select(name, choices)`; sampling options do not apply to it.
         choices_method: how `choices` are weighed.
+        tools: the text is a call of one of these, and the value a `ToolCall`.
         grammar: the text matches this grammar in full.
+        separate_reasoning: the model reasons first, between ``<think>`` and ``</think>`` or the two tags given: the
+            variable is the answer after it, ``s[name + "_reasoning_content"]`` the reasoning. A constraint holds for
+            the answer alone. The branch keeps the whole text.
         options: sampling options, see `SamplingParams`. They win over the defaults of the program's `function`.
 
     Raises:
-        TypeError: an option does not exist.
+        TypeError: an option does not exist, or a type cannot be written as JSON.
         RequestError: a value is out of its range, or two constraints were given.
         GrammarError: the constraint is not one, or uses a feature that is refused by name.
     """
     _check_name(name, "gen")
-    given = _given(regex=regex, json_schema=json_schema, choices=choices, grammar=grammar)
+    held_to: dict[str, Any] = {"regex": regex, "json_schema": json_schema, "type": type, "dtype": dtype, "ebnf": ebnf}
+    held_to |= {"structural_tag": structural_tag, "tools": tools, "grammar": grammar}
+    sampling: dict[str, Any] = {"n": n, "max_tokens": max_tokens, **options}
     if choices is not None:
-        if options or n != 1:
-            ignored = [*(["n"] if n != 1 else []), *options]
-            raise RequestError(f"gen(choices=...) scores every choice and samples none, so leave out {_names(ignored)}")
-        return select(name, choices, choices_method=choices_method)
-    if choices_method != token_length_normalized:
+        _check_alone({**held_to, **sampling, "separate_reasoning": separate_reasoning or None})
+        return select(name, choices, choices_method=choices_method or token_length_normalized)
+    if choices_method is not None:
         raise RequestError("choices_method goes with choices=[...], which was not given")
-    return _gen("gen", name, _grammar(given), n, "text", options)
+    return _gen("gen", name, constraint(**held_to), sampling, _think_tags(separate_reasoning))
 
 
-def gen_int(name: str | None = None, *, n: int = 1, **options: Unpack[SamplingOptions]) -> Expr:
-    """An integer of at most 18 digits from the model; ``s[name]`` is an `int`. Arguments are those of `gen`."""
-    return _gen("gen_int", name, Grammar.regex(INTEGER_PATTERN), n, "int", options)
+def gen_int(
+    name: str | None = None, max_tokens: int | None = None, *, n: int | None = None, **options: Unpack[GenOptions]
+) -> Expr:
+    """An integer from the model; ``s[name]`` is an `int`. Same as ``gen(name, type=int)``; arguments are `gen`'s."""
+    return _gen("gen_int", name, of_type(int), {"n": n, "max_tokens": max_tokens, **options})
 
 
-def gen_string(name: str | None = None, *, n: int = 1, **options: Unpack[SamplingOptions]) -> Expr:
-    """A JSON string in double quotes from the model; ``s[name]`` is what the quotes hold. Arguments as `gen`'s."""
-    return _gen("gen_string", name, Grammar.json_schema({"type": "string"}), n, "json_string", options)
+def gen_string(
+    name: str | None = None, max_tokens: int | None = None, *, n: int | None = None, **options: Unpack[GenOptions]
+) -> Expr:
+    """A JSON string in double quotes from the model; ``s[name]`` is what the quotes hold. Same as ``type=str``."""
+    return _gen("gen_string", name, of_type(str), {"n": n, "max_tokens": max_tokens, **options})
 
 
 def select(
     name: str | None,
     choices: Sequence[str],
-    *,
+    temperature: float = 0.0,
     choices_method: SelectMethod = token_length_normalized,
 ) -> Expr:
     """The choice that the model finds likeliest here, kept as the variable `name`.
@@ -83,6 +104,7 @@ def select(
     Args:
         name: what ``s[name]`` reads.
         choices: non-empty, distinct strings. Each is scored whole; of equals the first wins.
+        temperature: as in SGLang's `select`, where it does nothing either: choices are scored, not sampled.
         choices_method: `token_length_normalized`, `greedy_token_selection` or `unconditional_likelihood_normalized`.
 
     Raises:
@@ -146,13 +168,52 @@ def role_message(role: Role, content: str | Expr) -> Expr:
     return joined((RoleBegin(role), as_expr(content, f"{role}()"), RoleEnd(role)))
 
 
+def tool_result(value: Any) -> Expr:
+    """A message with what a tool returned: a string as it is, anything else as JSON.
+
+    It has the role ``tool``, or ``user`` where the model's chat template knows no tools.
+
+    Raises:
+        TypeError: the value cannot be written as JSON.
+    """
+    if isinstance(value, str):
+        return role_message("tool", value)
+    import msgspec
+
+    return role_message("tool", msgspec.json.encode(value).decode())
+
+
+def separate_reasoning(expr: Expr, model_type: str | None = None) -> Expr:
+    """The generations of `expr` with reasoning and answer apart, as ``gen(separate_reasoning=True)`` has them.
+
+    Args:
+        expr: holds at least one `gen`.
+        model_type: names the think tags as SGLang does: deepseek-r1, qwen3, kimi and so on; None is ``<think>``.
+
+    Raises:
+        TypeError: there is no generation in `expr`.
+        RequestError: the model type is not known.
+    """
+    if model_type is not None and model_type not in TAGS_OF_MODEL_TYPE:
+        raise RequestError(f"model_type must be {_one_of(sorted(TAGS_OF_MODEL_TYPE))}, not {model_type!r}")
+    tags = TAGS_OF_MODEL_TYPE[model_type] if model_type else ThinkTags()
+    pieces = parts(as_expr(expr, "separate_reasoning()"))
+    if not any(isinstance(piece, GenExpr) for piece in pieces):
+        raise TypeError(f"separate_reasoning() takes an expression with a gen(...) in it, not {expr!r}")
+    return joined(replace(piece, think=tags) if isinstance(piece, GenExpr) else piece for piece in pieces)
+
+
 def _gen(
-    where: str, name: str | None, grammar: Grammar | None, n: int, reading: Reading, options: SamplingOptions
+    where: str, name: str | None, held_to: Constraint, sampling: dict[str, Any], think: ThinkTags | None = None
 ) -> Expr:
     _check_name(name, where)
+    n = sampling.pop("n")
+    n = 1 if n is None else n
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise RequestError(f"n must be a whole number of at least 1, not {n!r}")
-    return GenExpr(name, MappingProxyType(checked_options(options, f"{where}()")), grammar, n, reading)
+    options = MappingProxyType(checked_options(sampling, f"{where}()"))
+    grammar, reader = held_to
+    return GenExpr(name, options, grammar, n, reader, think)
 
 
 def _check_name(name: object, where: str) -> None:
@@ -160,35 +221,22 @@ def _check_name(name: object, where: str) -> None:
         raise TypeError(f"the name of a {where}() must be a non-empty string or None, not {name!r}")
 
 
-def _given(**constraints: Any) -> dict[str, Any]:
-    """The one constraint that was given, if any."""
-    given = {kind: value for kind, value in constraints.items() if value is not None}
-    if len(given) > 1:
-        raise RequestError(f"gen() takes one constraint, not {len(given)}: {_names(given)}")
-    return given
+def _check_alone(others: dict[str, Any]) -> None:
+    """Nothing else goes with choices."""
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise RequestError(f"gen(choices=...) scores every choice and samples none, so leave out {', '.join(given)}")
 
 
-def _grammar(given: dict[str, Any]) -> Grammar | None:
-    if "regex" in given:
-        return _legal(Grammar.regex(given["regex"]))
-    if "json_schema" in given:
-        return _legal(Grammar.json_schema(given["json_schema"]))
-    grammar = given.get("grammar")
-    if grammar is not None and not isinstance(grammar, Grammar):
-        raise GrammarError(f"grammar must be a Grammar, such as Grammar.regex(...), not {grammar!r}")
-    return None if grammar is None else _legal(grammar)
+def _think_tags(given: object) -> ThinkTags | None:
+    if given is True:
+        return ThinkTags()
+    if given is False or given is None:
+        return None
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(tag, str) and tag for tag in given):
+        return ThinkTags(*given)
+    raise RequestError(f"separate_reasoning must be True, False or a pair of tags, not {given!r}")
 
 
-@functools.lru_cache(maxsize=1024)
-def _legal(grammar: Grammar) -> Grammar:
-    """`grammar` itself, once its front end has read it; the engine compiles it for its vocabulary later."""
-    lower(grammar, DEFAULT_LIMITS, Deadline(DEFAULT_LIMITS))
-    return grammar
-
-
-def _names(values: Iterable[str]) -> str:
-    return ", ".join(values)
-
-
-def _one_of(names: Sequence[str]) -> str:
+def _one_of(names: Iterable[str]) -> str:
     return f"one of {', '.join(names)}"

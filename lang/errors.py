@@ -3,8 +3,11 @@
 ::
 
     PalmetteError
+    ├── UnsupportedTypeError (TypeError)        a Python type that answers cannot have
+    ├── ToolError (ValueError)                  a function that cannot be a tool, or cannot be run here
     └── ProgramError                  a program did something it may not; .line and .node say where
         ├── UnknownVariableError (KeyError)     s["name"], and nothing of that name was set
+        ├── DeadlineExceededError (TimeoutError) the run took longer than its timeout_s
         ├── NodeFailedError                     a generation failed; __cause__ is the original
         ├── ChatTemplateError (ValueError)      the model's chat template cannot be used for this role
         └── NoBackendError                      nothing to run the program on
@@ -44,12 +47,24 @@ class NodeFailedError(ProgramError):
     """A generation or select that failed, raised where its value is read. `__cause__` is the original error."""
 
 
+class DeadlineExceededError(ProgramError, TimeoutError):
+    """The run took longer than its `timeout_s`; what it had begun was aborted."""
+
+
 class ChatTemplateError(ProgramError, ValueError):
     """The model's chat template cannot be used, or has no place for a role here."""
 
 
 class NoBackendError(ProgramError):
     """A program was run without a backend, and no default backend is set."""
+
+
+class UnsupportedTypeError(PalmetteError, TypeError):
+    """A type that answers cannot have. The message names the part of it, and what is allowed."""
+
+
+class ToolError(PalmetteError, ValueError):
+    """A function that cannot be a tool, tools that do not go together, or a tool that cannot be run here."""
 
 
 def error_named(kind: str, message: str) -> Exception:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from palmette.constrained.errors import PalmetteError
 from palmette.runtime.errors import RequestAbortedError
 from palmette.runtime.program import Event, Fork, Generate, Node
 
 from .backend import Backend, Session
 from .chat_template import ChatTemplate, chat_template
-from .errors import ProgramError
-from .source_line import SourceLine
+from .errors import DeadlineExceededError, ProgramError
+from .source_line import SourceLine, calling_line
+from .tool import Tool
 from .tree import NodeRecord, ProgramTree
 from .tree_view import TreeView, view_of
 
@@ -23,6 +26,11 @@ Value = TypeVar("Value")
 
 class Execution:
     """A program that is running, or has run.
+
+    Args:
+        defaults: sampling options of generations that do not give their own; they win over the model's own.
+        streaming: generations ask for their text as it comes.
+        timeout_s: the run is stopped after this many seconds; None lets it take any time.
 
     Nodes are collected and sent to the backend only when somebody waits, or the program ends: a run of appends between
     two waits is one extend message. The program's thread and every reader wait on `changed`; the backend's thread
@@ -37,35 +45,58 @@ class Execution:
         failure: the exception that ended the function, or stopped the run.
     """
 
-    def __init__(self, backend: Backend, *, name: str, defaults: Mapping[str, Any], streaming: bool) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        name: str,
+        defaults: Mapping[str, Any],
+        streaming: bool,
+        timeout_s: float | None = None,
+    ) -> None:
         self.changed = threading.Condition()
         self.tree = ProgramTree()
         self.name = name
-        self.defaults = defaults
+        self.defaults = {**backend.model_info.sampling_defaults, **defaults}
         self.streaming = streaming
         self.ended = False
         self.value: Any = None
         self.failure: BaseException | None = None
         self._backend = backend
-        self._template: ChatTemplate | None = None
+        self._templates: dict[tuple[Tool[..., Any], ...], ChatTemplate] = {}
         self._pending: list[Node] = []
         self._sending = threading.Lock()  # held while a message is sent, so that messages keep the order of their nodes
         self._session: Session | None = None
         self._closed = False
-        self._thread: int | None = None
+        self._threads: set[int] = set()
+        self._loop_thread: int | None = None
+        self._timer = None if timeout_s is None else threading.Timer(timeout_s, self._expire, (timeout_s,))
         self._listeners: set[Callable[[], None]] = set()
 
-    @property
-    def template(self) -> ChatTemplate:
-        """The model's chat template, looked up when the first role is opened."""
-        if self._template is None:
-            self._template = chat_template(self._backend.model_info)
-        return self._template
+    def template(self, tools: tuple[Tool[..., Any], ...]) -> ChatTemplate:
+        """The model's chat template for a conversation with these tools, looked up when its first role is opened."""
+        if tools not in self._templates:
+            specs = tuple(tool.spec_json for tool in tools)
+            self._templates[tools] = chat_template(self._backend.model_info, specs)
+        return self._templates[tools]
 
     @property
     def on_program_thread(self) -> bool:
         """Whether the caller is the running program itself: what it waits for must already be in the tree."""
-        return not self.ended and self._thread == threading.get_ident()
+        return not self.ended and threading.get_ident() in self._threads
+
+    @contextlib.contextmanager
+    def as_program(self) -> Iterator[None]:
+        """The calling thread is one of the program's while the block runs."""
+        thread = threading.get_ident()
+        if thread in self._threads:
+            yield
+            return
+        self._threads.add(thread)
+        try:
+            yield
+        finally:
+            self._threads.discard(thread)
 
     def view(self) -> TreeView:
         with self.changed:
@@ -73,20 +104,31 @@ class Execution:
 
     # -- the program's life -----------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Open the session; the calling thread is the program's."""
-        self._thread = threading.get_ident()
+    def start(self, *, on_loop: bool = False) -> None:
+        """Open the session; the calling thread is the program's. `on_loop`: it runs an event loop and must not wait."""
+        self._threads.add(threading.get_ident())
+        if on_loop:
+            self._loop_thread = threading.get_ident()
         self._session = self._backend.open(self._on_event)
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
 
-    def finish(self, value: Any) -> None:
-        """The function has returned: wait for every node, then close the session."""
+    def returned(self, value: Any) -> None:
+        """The function has returned; its last nodes are sent."""
         with self.changed:
             self.ended = True
             self.value = value
             self._notify()
         self.flush()
-        self.wait(lambda: True if self.tree.unfinished == 0 else None)
-        self._close(f"the program {self.name} has ended")
+
+    def is_complete(self) -> bool | None:
+        """True once every node is done; None before, for `wait`. The caller holds the lock."""
+        return True if self.tree.unfinished == 0 else None
+
+    def complete(self) -> None:
+        """Every node is done: close the session."""
+        self._close(RequestAbortedError(f"the program {self.name} has ended"))
 
     def fail(self, failure: BaseException) -> None:
         """The function has raised, or the run was stopped: abort what still runs."""
@@ -94,16 +136,24 @@ class Execution:
             self.ended = True
             self.failure = self.failure or failure
             self._notify()
-        self._close(f"the program {self.name} ended by {type(failure).__name__}: {failure}")
+        reason = f"the program {self.name} ended by {type(failure).__name__}: {failure}"
+        self._close(RequestAbortedError(reason))
 
     def cancel(self) -> None:
         """Abort what still runs; the program's next step raises. Nothing happens to a program that has ended."""
+        self._stop(RequestAbortedError(f"the program {self.name} was cancelled"))
+
+    def _expire(self, timeout_s: float) -> None:
+        self._stop(DeadlineExceededError(f"the program {self.name} did not end within timeout_s={timeout_s:g} seconds"))
+
+    def _stop(self, reason: PalmetteError) -> None:
+        """Abort what still runs, unless the program has ended."""
         with self.changed:
             if self.ended and self.tree.unfinished == 0:
                 return
-            self.failure = self.failure or RequestAbortedError(f"the program {self.name} was cancelled")
+            self.failure = self.failure or reason
             self._notify()
-        self._close(f"the program {self.name} was cancelled")
+        self._close(reason)
 
     def first_error(self) -> BaseException | None:
         """The exception that ended the function, else the error of the node that failed first."""
@@ -116,7 +166,7 @@ class Execution:
     def add(self, make: Callable[[int], Node], *, branch: int, line: SourceLine, name: str | None) -> Node:
         """Add the node that `make` builds for the next id. The caller holds `changed`."""
         if self._closed:
-            raise ProgramError(f"the program {self.name} has ended; nothing can be appended to it", line=line)
+            raise self._refusal(line)
         node = make(self.tree.next_id)
         self.tree.add(NodeRecord(node, branch, line, name))
         self._pending.append(node)
@@ -141,12 +191,25 @@ class Execution:
                 value = poll()
                 if value is not None:
                     return value
+                self._check_may_wait()
                 if not self._pending:
                     self.changed.wait()
             self.flush()
 
+    def _check_may_wait(self) -> None:
+        if self._loop_thread == threading.get_ident() and not self.ended:
+            raise ProgramError(
+                "an async program must not wait here, as that would stop its event loop; "
+                "write await s.get(name) for a value, or await s.ready() before this line",
+                line=calling_line(),
+            )
+
     def wait_for_nodes(self, node_ids: Iterable[int]) -> None:
         """Wait until all of these nodes are done, well or not."""
+        self.wait(self.all_done(node_ids))
+
+    def all_done(self, node_ids: Iterable[int]) -> Callable[[], bool | None]:
+        """A question for `wait`: whether all of these nodes are done, well or not."""
         waiting = list(node_ids)
 
         def poll() -> bool | None:
@@ -154,7 +217,7 @@ class Execution:
                 waiting.pop()
             return None if waiting else True
 
-        self.wait(poll)
+        return poll
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` at every change, under the lock: it must be quick."""
@@ -200,14 +263,22 @@ class Execution:
         for listener in tuple(self._listeners):
             listener()
 
-    def _close(self, reason: str) -> None:
+    def _refusal(self, line: SourceLine) -> Exception:
+        """What is raised where something is appended after the end."""
+        if isinstance(self.failure, DeadlineExceededError):
+            return DeadlineExceededError(str(self.failure), line=line)
+        return ProgramError(f"the program {self.name} has ended; nothing can be appended to it", line=line)
+
+    def _close(self, reason: PalmetteError) -> None:
         """Close the session, without the lock, as the backend may be reporting; then end what has no result."""
         with self.changed:
             self._closed = True
             self._pending = []
             session, self._session = self._session, None
+        if self._timer is not None:
+            self._timer.cancel()
         if session is not None:
             session.close()
         with self.changed:
-            self.tree.fail_unfinished(RequestAbortedError(reason))
+            self.tree.fail_unfinished(reason)
             self._notify()

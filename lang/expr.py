@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from palmette.constrained.grammar import Grammar
 from palmette.runtime.program import SelectMethod
 
-Role = Literal["system", "user", "assistant"]
-Reading = Literal["text", "int", "json_string"]
-"""How a variable's text becomes its value: as it is, by `int`, or as a JSON string without its quotes."""
+from .chat_rendering import ChatRole
+from .reasoning import ThinkTags
+
+Role = ChatRole
+
+
+class Reader(Protocol):
+    """How an answer's text becomes the value of its variable."""
+
+    @property
+    def name(self) -> str:
+        """What the text should be, for errors: ``int``, ``Event``."""
+
+    def read(self, text: str) -> Any:
+        """The value. Raises ValueError, which says why there is none."""
 
 
 class Expr:
@@ -28,7 +40,7 @@ class Expr:
     def __format__(self, spec: str) -> NoReturn:
         raise TypeError(
             "an expression cannot be formatted into a string, as its text is not known yet: "
-            "write s += 'before ' + pt.gen('x') + ' after'"
+            "write s += 'before ' + pt.gen('x') + ' after', or pt.template('before {x} after', x=...)"
         )
 
 
@@ -41,13 +53,17 @@ class Constant(Expr):
 
 @dataclass(frozen=True, slots=True)
 class GenExpr(Expr):
-    """A generation. `options` are the sampling options given at the call; they win over the function's defaults."""
+    """A generation. `options` are the sampling options given at the call; they win over the function's defaults.
+
+    `think` splits the answer from the reasoning before it; `reader` makes a value of the answer.
+    """
 
     name: str | None
     options: Mapping[str, Any]
     grammar: Grammar | None = None
     n: int = 1
-    reading: Reading = "text"
+    reader: Reader | None = None
+    think: ThinkTags | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Unpack, overload
 
-from .backend import Backend, checked_backend, default_backend
-from .batch import run_all
-from .errors import NoBackendError
+from palmette.runtime.errors import RequestError
+
+from .backend import Backend
+from .batch import iter_runs, run_all
+from .errors import ProgramError
 from .execution import Execution
 from .interpreter import Interpreter
-from .options import SamplingOptions, checked_options
+from .options import OPTION_NAMES, SamplingOptions, checked_options
+from .run import Run
+from .server_info import chosen_backend
 from .state import ProgramState
 
 if TYPE_CHECKING:
@@ -32,7 +37,7 @@ else:  # defaults of type variables exist for type checkers only, before Python 
 MAX_STREAMS = 256
 """Most programs that `Function.stream` lets run at once; a further call waits for one of them to end."""
 
-_RESERVED = ("backend", "stream")
+_RESERVED = ("backend", "stream", "timeout_s")
 _stream_slots = threading.BoundedSemaphore(MAX_STREAMS)
 
 
@@ -40,7 +45,10 @@ class Function(Generic[P, R]):
     """A program. Make one with `function`.
 
     `run` and its kin take the function's own arguments without the state; they are checked against its signature before
-    anything runs.
+    anything runs. Keyword arguments that are no parameters of the function are sampling options for every `gen` of the
+    run, such as ``temperature=0``. They win over the options of `function`; a gen's own win over both.
+
+    The function may be ``async def``: it then reads values by ``await s.get("name")``, and takes no thread.
     """
 
     __name__: str
@@ -56,6 +64,7 @@ class Function(Generic[P, R]):
         self._defaults = dict(defaults)
         self._bound = dict(bound or {})
         self._signature = _signature_without_state(program)
+        self._is_async = inspect.iscoroutinefunction(program)
         functools.update_wrapper(self, program)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ProgramState:
@@ -63,43 +72,69 @@ class Function(Generic[P, R]):
         run: Callable[..., ProgramState] = self.run  # P cannot hold run's own `backend` and `stream`
         return run(*args, **kwargs)
 
-    def run(self, *args: Any, backend: Backend | None = None, stream: bool = False, **kwargs: Any) -> ProgramState:
+    def run(
+        self,
+        *args: Any,
+        backend: Backend | None = None,
+        stream: bool = False,
+        timeout_s: float | None = None,
+        **kwargs: Any,
+    ) -> ProgramState:
         """Run the program in this thread and wait for its end, with all of its generations.
 
         A generation that failed is raised where its value is read; if nobody read it, `ProgramState.error` has it.
+        Ctrl-C ends the run and aborts its generations.
 
         Args:
-            args, kwargs: the function's own arguments.
+            args, kwargs: the function's own arguments, and sampling options.
             backend: what runs the generations; None is the default backend.
             stream: return at once, as `Function.stream`.
+            timeout_s: seconds that the run may take; None is any time.
 
         Raises:
             TypeError: the arguments do not fit the function's signature.
+            RequestError: a sampling option or `timeout_s` is out of its range.
             NoBackendError: no backend was given and there is no default.
+            DeadlineExceededError: the run took longer than `timeout_s`; its generations are aborted.
+            ProgramError: the function is async and this thread runs an event loop already; await `run_async`.
             Exception: whatever the function raised; its generations are aborted.
         """
         if stream:
-            return self.stream(*args, backend=backend, **kwargs)
-        call = self._checked_call(args, kwargs)
-        state = self._new_state(_backend(backend), streaming=False)
-        self._execute(state, call)
-        return state
+            return self.stream(*args, backend=backend, timeout_s=timeout_s, **kwargs)
+        run = self._new_run(args, kwargs, backend, timeout_s=timeout_s)
+        if self._is_async:
+            _check_no_loop(self._name)
+        return run.run()
 
-    def stream(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> ProgramState:
+    async def run_async(
+        self, *args: Any, backend: Backend | None = None, timeout_s: float | None = None, **kwargs: Any
+    ) -> ProgramState:
+        """As `run`, to be awaited. An ``async def`` program runs on this event loop, any other in a thread.
+
+        Cancelling the task aborts the program's generations.
+
+        Raises: as `run`.
+        """
+        run = self._new_run(args, kwargs, backend, timeout_s=timeout_s)
+        return await run.run_on_loop()
+
+    def stream(
+        self, *args: Any, backend: Backend | None = None, timeout_s: float | None = None, **kwargs: Any
+    ) -> ProgramState:
         """Start the program in a thread of its own and return its state at once, to be read while it runs.
 
         What the function raises is kept: `ProgramState.error` has it, and reading what it left undone raises it.
 
         Raises:
-            TypeError, NoBackendError: as `run`.
+            TypeError, RequestError, NoBackendError: as `run`.
         """
-        call = self._checked_call(args, kwargs)
-        state = self._new_state(_backend(backend), streaming=True)
+        run = self._new_run(args, kwargs, backend, timeout_s=timeout_s, streaming=True)
         _stream_slots.acquire()
-        thread = threading.Thread(target=self._stream, args=(state, call), name=f"palmette-{self._name}", daemon=True)
+        thread = threading.Thread(target=_run_stream, args=(run,), name=f"palmette-{self._name}", daemon=True)
         thread.start()
-        return state
+        return run.state
 
+    @overload
     def run_batch(
         self,
         items: Iterable[Mapping[str, Any] | tuple[Any, ...]],
@@ -107,7 +142,33 @@ class Function(Generic[P, R]):
         backend: Backend | None = None,
         num_threads: int | Literal["auto"] = "auto",
         progress_bar: bool = False,
-    ) -> list[ProgramState]:
+        generator_style: Literal[False] = False,
+        timeout_s: float | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> list[ProgramState]: ...
+    @overload
+    def run_batch(
+        self,
+        items: Iterable[Mapping[str, Any] | tuple[Any, ...]],
+        *,
+        backend: Backend | None = None,
+        num_threads: int | Literal["auto"] = "auto",
+        progress_bar: bool = False,
+        generator_style: Literal[True],
+        timeout_s: float | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> Iterator[ProgramState]: ...
+    def run_batch(
+        self,
+        items: Iterable[Mapping[str, Any] | tuple[Any, ...]],
+        *,
+        backend: Backend | None = None,
+        num_threads: int | Literal["auto"] = "auto",
+        progress_bar: bool = False,
+        generator_style: bool = False,
+        timeout_s: float | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> list[ProgramState] | Iterator[ProgramState]:
         """Run the program once for every item, many at a time, and return the states in the items' order.
 
         A failure stays with its item: `ProgramState.error` has it, and the other items go on.
@@ -115,25 +176,27 @@ class Function(Generic[P, R]):
         Args:
             items: the arguments of each run: a mapping by name, or a tuple by place. All are checked before any runs.
             backend: what runs the generations; None is the default backend.
-            num_threads: most programs at once; "auto" is one for each item, up to 128.
+            num_threads: most programs at once; "auto" is one for each item, up to 128. Async programs share one
+                thread's event loop.
             progress_bar: show one on standard error.
+            generator_style: return an iterator of the states instead of a list. It takes items as it needs them, a
+                bounded number ahead, so items may be endless; each is checked when it is taken. Closing it stops it.
+            timeout_s: seconds that each run may take.
+            options: sampling options for every `gen`.
 
         Raises:
             TypeError: an item does not fit the function's signature; the message says which.
             NoBackendError: as `run`.
+            RequestError: a sampling option or `timeout_s` is out of its range.
             ValueError: `num_threads` is not "auto" or a whole number of at least 1.
         """
-        calls = [self._checked_item(place, item) for place, item in enumerate(items)]
-        chosen = _backend(backend)
-        states = [self._new_state(chosen, streaming=False) for _ in calls]
-        jobs = [functools.partial(self._execute_kept, state, call) for state, call in zip(states, calls, strict=True)]
-        try:
-            run_all(jobs, num_threads=num_threads, title=self._name if progress_bar else None)
-        except BaseException:
-            for state in states:
-                state.cancel()
-            raise
-        return states
+        new_run = functools.partial(self._new_run, backend=chosen_backend(backend), timeout_s=timeout_s)
+        given = checked_options(options, f"{self._name}.run_batch()")
+        runs = (new_run(*self._item(place, item, given)) for place, item in enumerate(items))
+        title = self._name if progress_bar else None
+        if generator_style:
+            return iter_runs(runs, num_threads=num_threads, title=title)
+        return run_all(list(runs), num_threads=num_threads, title=title)
 
     def bind(self, **kwargs: Any) -> Function[..., R]:
         """The program with some arguments given in advance. Those given at the run win.
@@ -155,32 +218,6 @@ class Function(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<palmette function {self._usage}>"
 
-    # -- one run ----------------------------------------------------------------------------------------------------
-
-    def _new_state(self, backend: Backend, *, streaming: bool) -> ProgramState:
-        execution = Execution(backend, name=self._name, defaults=self._defaults, streaming=streaming)
-        return ProgramState(execution, Interpreter(execution))
-
-    def _execute(self, state: ProgramState, call: inspect.BoundArguments) -> None:
-        execution = state._execution
-        try:
-            execution.start()
-            execution.finish(self._program(state, *call.args, **call.kwargs))
-        except BaseException as error:
-            execution.fail(error)
-            raise
-
-    def _execute_kept(self, state: ProgramState, call: inspect.BoundArguments) -> None:
-        """Run; the state keeps what the function raises."""
-        with contextlib.suppress(Exception):
-            self._execute(state, call)
-
-    def _stream(self, state: ProgramState, call: inspect.BoundArguments) -> None:
-        try:
-            self._execute_kept(state, call)
-        finally:
-            _stream_slots.release()
-
     # -- arguments --------------------------------------------------------------------------------------------------
 
     @property
@@ -191,15 +228,42 @@ class Function(Generic[P, R]):
     def _usage(self) -> str:
         return f"{self._name}{self._signature}"
 
-    def _checked_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+    def _new_run(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        backend: Backend | None,
+        *,
+        timeout_s: float | None,
+        streaming: bool = False,
+    ) -> Run:
+        """A run with these arguments, which has not begun."""
+        arguments, options = self._told_apart(kwargs)
         try:
-            return self._signature.bind(*args, **{**self._bound, **kwargs})
+            call = self._signature.bind(*args, **{**self._bound, **arguments})
         except TypeError as error:
             raise TypeError(f"{self._name}.run(): {error}; its signature is {self._usage}") from None
+        execution = Execution(
+            chosen_backend(backend),
+            name=self._name,
+            defaults={**self._defaults, **checked_options(options, f"{self._name}.run()")},
+            streaming=streaming,
+            timeout_s=_checked_timeout(timeout_s),
+        )
+        return Run(self._program, call, ProgramState(execution, Interpreter(execution)))
 
-    def _checked_item(self, place: int, item: object) -> inspect.BoundArguments:
+    def _told_apart(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The function's own arguments, and sampling options. A parameter of an option's name is the function's."""
+        parameters = self._signature.parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return dict(kwargs), {}
+        options = {name: value for name, value in kwargs.items() if name in OPTION_NAMES and name not in parameters}
+        return {name: value for name, value in kwargs.items() if name not in options}, options
+
+    def _item(self, place: int, item: object, options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """An item's arguments, held against the signature, and the batch's options."""
         if isinstance(item, Mapping):
-            args, kwargs = (), item
+            args, kwargs = (), dict(item)
         elif isinstance(item, tuple):
             args, kwargs = item, {}
         else:
@@ -208,9 +272,10 @@ class Function(Generic[P, R]):
                 f"not {type(item).__name__}: {item!r}"
             )
         try:
-            return self._checked_call(args, kwargs)
+            self._signature.bind(*args, **{**self._bound, **self._told_apart(kwargs)[0]})
         except TypeError as error:
-            raise TypeError(f"item {place} of run_batch: {error}") from None
+            raise TypeError(f"item {place} of run_batch: {error}; the signature is {self._usage}") from None
+        return args, {**options, **kwargs}
 
 
 @overload
@@ -248,8 +313,8 @@ def _signature_without_state(program: Callable[..., Any]) -> inspect.Signature:
     if not callable(program):
         raise TypeError(f"@function decorates a function, not {program!r}")
     name = getattr(program, "__name__", repr(program))
-    if inspect.iscoroutinefunction(program) or inspect.isgeneratorfunction(program):
-        raise TypeError(f"@function cannot run {name}: it is a coroutine or generator function, not a plain one")
+    if inspect.isgeneratorfunction(program) or inspect.isasyncgenfunction(program):
+        raise TypeError(f"@function cannot run {name}: it is a generator function; drop its yield")
     signature = inspect.signature(program)
     parameters = list(signature.parameters.values())
     if not parameters or parameters[0].kind not in (
@@ -265,10 +330,22 @@ def _signature_without_state(program: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=parameters[1:])
 
 
-def _backend(given: Backend | None) -> Backend:
-    chosen = default_backend() if given is None else checked_backend(given)
-    if chosen is None:
-        raise NoBackendError(
-            "there is no backend to run on; pass backend=..., or call pt.set_default_backend(pt.runtime.launch()) once"
-        )
-    return chosen
+def _checked_timeout(timeout_s: float | None) -> float | None:
+    number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if timeout_s is not None and not (number and 0 < timeout_s <= threading.TIMEOUT_MAX):
+        raise RequestError(f"timeout_s must be a number of seconds above 0, or None, not {timeout_s!r}")
+    return timeout_s
+
+
+def _run_stream(run: Run) -> None:
+    try:
+        run.run_kept()
+    finally:
+        _stream_slots.release()
+
+
+def _check_no_loop(name: str) -> None:
+    """Raise ProgramError if this thread runs an event loop, which cannot run another inside."""
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise ProgramError(f"{name} is async and an event loop runs here already; write await {name}.run_async(...)")

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from palmette.runtime.program import Fork, Generate, Join, Node, Select, Text
+from palmette.constrained.grammar import Grammar
+from palmette.runtime.program import Fork, Generate, Join, Node, Reference, Select, Text
 from palmette.runtime.sampling_params import SamplingParams
 
+from .conversation import Conversation
 from .errors import ProgramError
 from .execution import Execution
-from .expr import Constant, Expr, ExprList, GenExpr, Role, RoleBegin, RoleEnd, SelectExpr, parts
+from .expr import Constant, Expr, ExprList, GenExpr, RoleBegin, RoleEnd, SelectExpr, parts
+from .reasoning import ReasoningSplit, ThinkTags
+from .reference import RefExpr, Source, is_on_the_wire, sources_of
 from .source_line import SourceLine
 from .tree import ROOT_BRANCH
-from .variables import GatheredVariable, NodeVariable, TextVariable, Variable, text_of
+from .variables import GatheredVariable, NodeVariable, TextVariable, Variable, nodes_of, text_of
 
 NodeMaker = Callable[[int, int | None], Node]
 """Builds a node from its id and its parent's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A closed message: its role, and the nodes of its content."""
-
-    role: Role
-    node_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRole:
-    """The message that is open: its role, the role before it, and where in the branch's path its content begins."""
-
-    role: Role
-    previous: Role | None
-    start: int
 
 
 class Interpreter:
@@ -42,9 +28,11 @@ class Interpreter:
     Everything here changes under the execution's lock.
 
     Attributes:
-        path: ids of the branch's nodes from the root; it only grows.
+        path: ids of the nodes that were appended to the branch, those before its forks among them; it only grows.
+        tip: the node that the next one continues. Its ancestors are `path`, unless a chat template wrote anew what was
+            said before.
         variables: what `s[name]` reads.
-        messages: the closed messages, in order.
+        conversation: its messages.
         joined: nothing may follow.
     """
 
@@ -52,14 +40,13 @@ class Interpreter:
         self.execution = execution
         self.branch = branch
         self.path: list[int] = []
+        self.tip: int | None = None
         self.variables: dict[str, Variable] = {}
-        self.messages: list[Message] = []
+        self.conversation = Conversation(self)
         self.joined = False
-        self._open_role: OpenRole | None = None
         self._scopes: list[tuple[str, int]] = []
         self._own_variables: set[str] = set()
         self._gathered: set[str] = set()
-        self._has_text = False
 
     # -- expressions ------------------------------------------------------------------------------------------------
 
@@ -70,38 +57,71 @@ class Interpreter:
             ProgramError: a role is opened or closed where it cannot be, or the branch has ended.
             RequestError: sampling options contradict each other.
         """
-        with self.execution.changed:
-            for part in parts(expr):
+        for part in parts(expr):
+            if needed := self._needed_before(part):
+                self.execution.wait_for_nodes(needed)
+            with self.execution.changed:
                 self._append_part(part, line)
+
+    def _needed_before(self, part: Expr) -> list[int]:
+        """The nodes that must be done before `part` can be appended; mostly none."""
+        if isinstance(part, RoleBegin):
+            return self.conversation.needed_before_message()
+        if isinstance(part, RefExpr) and not is_on_the_wire(part.variable, self.execution.tree):
+            return nodes_of(part.variable)
+        return []
 
     def _append_part(self, part: Expr, line: SourceLine) -> None:
         if isinstance(part, Constant):
-            self._add_text(part.text, line)
+            self.add_text(part.text, line)
         elif isinstance(part, GenExpr):
             self._add_generation(part, line)
         elif isinstance(part, SelectExpr):
             node = self._add(lambda i, parent: Select(i, parent, part.choices, part.method), line, part.name)
             self._set_answer(part.name, NodeVariable(node.id))
         elif isinstance(part, RoleBegin):
-            self._begin_role(part.role, line)
+            self.conversation.begin(part.role, line)
         elif isinstance(part, RoleEnd):
-            self._end_role(part.role, line)
+            self.conversation.end(part.role, line)
+        elif isinstance(part, RefExpr):
+            self._add_references(part, line)
         elif not isinstance(part, ExprList):
             raise TypeError(f"no interpretation for {part!r}")
 
-    def _add_text(self, text: str, line: SourceLine, *, template: bool = False) -> None:
+    def add_text(self, text: str, line: SourceLine, *, template: bool = False) -> None:
+        """Append constant text, if there is any. The caller holds the lock."""
         if text:
             self._add(lambda i, parent: Text(i, parent, text, template), line)
-            self._has_text = True
 
     def _add_generation(self, expr: GenExpr, line: SourceLine) -> None:
         params = SamplingParams(**{**self.execution.defaults, **expr.options})
-        stream = self.execution.streaming
-        node = self._add(lambda i, parent: Generate(i, parent, params, expr.grammar, expr.n, stream), line, expr.name)
-        self._set_answer(expr.name, NodeVariable(node.id, expr.reading))
+        stream, think = self.execution.streaming, expr.think
+        begun = think is not None and self._ends_with(think.begin)
+        grammar = _after_reasoning(expr.grammar, think, begun)
+        node = self._add(lambda i, parent: Generate(i, parent, params, grammar, expr.n, stream), line, expr.name)
+        if think is None:
+            self._set_answer(expr.name, NodeVariable(node.id, expr.reader))
+            return
+        self._set_answer(expr.name, NodeVariable(node.id, expr.reader, ReasoningSplit(think, "answer", begun)))
+        if expr.name is not None:
+            reasoning = ReasoningSplit(think, "reasoning", begun)
+            self.set_variable(f"{expr.name}_reasoning_content", NodeVariable(node.id, None, reasoning))
+
+    def _ends_with(self, text: str) -> bool:
+        """Whether the constant text that was appended last ends with `text`, white space apart."""
+        node = None if self.tip is None else self.execution.tree.records[self.tip].node
+        return isinstance(node, Text) and node.text.rstrip().endswith(text)
+
+    def _add_references(self, expr: RefExpr, line: SourceLine) -> None:
+        if expr.execution is not self.execution:
+            raise ProgramError(f's.ref("{expr.name}") belongs to another run; read its value there instead', line=line)
+        for source in sources_of(expr, self.execution.tree, line):
+            if isinstance(source, Source):
+                self._add(lambda i, parent, s=source: Reference(i, parent, s.node_id, s.unquoted), line, expr.name)  # type: ignore[misc]  # mypy cannot infer a lambda's default
+            else:
+                self.add_text(source, line)
 
     def _set_answer(self, name: str | None, variable: Variable) -> None:
-        self._has_text = True
         if name is not None:
             self.set_variable(name, variable)
 
@@ -112,44 +132,31 @@ class Interpreter:
         self._gathered.discard(name)
 
     def _add(self, make: NodeMaker, line: SourceLine, name: str | None = None) -> Node:
-        if self.joined:
-            raise ProgramError("this branch was joined; append to the state that was forked", line=line)
-        parent = self.path[-1] if self.path else None
-        node = self.execution.add(lambda node_id: make(node_id, parent), branch=self.branch, line=line, name=name)
+        node = self.add_hidden(make, line, name)
         self.path.append(node.id)
         return node
 
+    def add_hidden(self, make: NodeMaker, line: SourceLine, name: str | None = None) -> Node:
+        """Append a node that says anew what `path` holds already. The caller holds the lock."""
+        if self.joined:
+            raise ProgramError("this branch was joined; append to the state that was forked", line=line)
+        tip = self.tip
+        node = self.execution.add(lambda node_id: make(node_id, tip), branch=self.branch, line=line, name=name)
+        self.tip = node.id
+        return node
+
+    def nodes(self) -> tuple[int, ...]:
+        """Ids of the nodes from the root to the tip: what a model reads. The caller holds the lock."""
+        return tuple(record.node.id for record in self.execution.tree.path(self.tip))[::-1]
+
     def check_invariants(self) -> None:
-        """The path leads from the root down, one parent after another. The caller holds the lock."""
+        """What was appended leads from the root down, unless it was written anew. The caller holds the lock."""
         records = self.execution.tree.records
-        for parent, node_id in zip([None, *self.path], self.path, strict=False):
-            assert records[node_id].node.parent == parent
-        assert all(node_id in self.path for message in self.messages for node_id in message.node_ids)
+        if not self.conversation.rewritten:
+            assert self.nodes() == tuple(self.path)
+        assert all(node_id < len(records) for node_id in self.path)
+        assert all(node_id in self.path for message in self.conversation.messages for node_id in message.node_ids)
         assert self._gathered <= self._own_variables <= self.variables.keys()
-
-    # -- roles ------------------------------------------------------------------------------------------------------
-
-    def _begin_role(self, role: Role, line: SourceLine) -> None:
-        if self._open_role is not None:
-            raise ProgramError(
-                f"no {role} message can begin inside the open {self._open_role.role} message; close that one first",
-                line=line,
-            )
-        previous = self.messages[-1].role if self.messages else None
-        text = self.execution.template.begin(role, previous)
-        if previous is None and self._has_text:
-            text = text.removeprefix(self.execution.template.sequence_start)  # a sequence begins only once
-        self._add_text(text, line, template=True)
-        self._open_role = OpenRole(role, previous, len(self.path))
-
-    def _end_role(self, role: Role, line: SourceLine) -> None:
-        opened = self._open_role
-        if opened is None or opened.role != role:
-            state = "none is open" if opened is None else f"the open message is of {opened.role}"
-            raise ProgramError(f"there is no {role} message to close: {state}", line=line)
-        self.messages.append(Message(role, tuple(self.path[opened.start :])))
-        self._open_role = None
-        self._add_text(self.execution.template.end(role, opened.previous), line, template=True)
 
     # -- scopes -----------------------------------------------------------------------------------------------------
 
@@ -177,10 +184,9 @@ class Interpreter:
     def _child(self, branch: int) -> Interpreter:
         child = Interpreter(self.execution, branch)
         child.path = list(self.path)
+        child.tip = self.tip
         child.variables = dict(self.variables)
-        child.messages = list(self.messages)
-        child._open_role = self._open_role
-        child._has_text = self._has_text
+        child.conversation = self.conversation.copy_for(child)
         return child
 
     def gather(self, branches: list[Interpreter], line: SourceLine) -> None:
@@ -222,31 +228,28 @@ class Interpreter:
         for place, node_id in enumerate(branch.path[start:], start):
             record = tree.records[node_id]
             template = isinstance(record.node, Text) and record.node.template
-            self._add_text(record.text, line, template=template)
+            self.add_text(record.text, line, template=template)
             places[place + 1] = len(self.path)
-        self.messages += branch._messages_since(start, places, self.path)
-
-    def _messages_since(self, start: int, places: dict[int, int], path: list[int]) -> list[Message]:
-        """This branch's messages that lie after `start`, with the nodes of their copies on `path`."""
-        place_of = {node_id: place for place, node_id in enumerate(self.path)}
-        copies = []
-        for message in self.messages:
-            spots = [place_of[node_id] for node_id in message.node_ids]
-            if spots and spots[0] >= start:
-                copies.append(Message(message.role, tuple(path[places[spots[0]] : places[spots[-1] + 1]])))
-        return copies
+        self.conversation.take_copies(branch.conversation, start, places)
 
     def _join(self, branches: list[Interpreter], line: SourceLine) -> None:
-        ends = tuple(branch.path[-1] for branch in branches)
+        ends = tuple(branch.tip for branch in branches if branch.tip is not None)
         self._add(lambda i, parent: Join(i, parent, ends), line)
         for branch in branches:
             branch.joined = True
 
     def _check_roles(self, branches: list[Interpreter], line: SourceLine) -> None:
         for place, branch in enumerate(branches):
-            if branch._open_role != self._open_role:
+            if branch.conversation.open_role != self.conversation.open_role:
                 raise ProgramError(
                     f'join(mode="concat") needs every branch to end as it began, but branch {place} has '
                     "opened or closed a message; close the messages that a branch opens",
                     line=line,
                 )
+
+
+def _after_reasoning(grammar: Grammar | None, think: ThinkTags | None, begun: bool) -> Grammar | None:
+    """The grammar of a whole answer, where that of the part after the reasoning is `grammar`."""
+    if grammar is None or think is None:
+        return grammar
+    return Grammar.reasoning(grammar, begin=think.begin, end=think.end, begun=begun)

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from palmette.runtime.program import Delta, Event, Failed, Generate, Generated, ModelInfo, Node, Select, Selected, Text
+from palmette.runtime.errors import RequestError
+from palmette.runtime.program import (
+    Delta,
+    Event,
+    Failed,
+    Fork,
+    Generate,
+    Generated,
+    Join,
+    ModelInfo,
+    Node,
+    Reference,
+    Select,
+    Selected,
+    Text,
+    referred_text,
+)
 
 from .backend import EventSink
-from .mock_script import Answers, Script, ScriptError, count_tokens
-from .mock_usage import UsageCounter
+from .mock_script import Answers, Script, ScriptError, completion
+from .mock_usage import UsageCounter, count_tokens, tokens_of
 from .timeline import Timeline
 
 
@@ -28,7 +44,8 @@ class MockBackend:
     """Answers from a script instead of a model.
 
     Tokens are counted as words, each with the space before it; a node's tokens are computed the first time that a
-    branch goes through it and reused afterwards. An answer is given whole, whatever max_tokens is, up to a stop string.
+    branch goes through it and reused afterwards. An answer is given whole, whatever max_tokens is, up to its first stop
+    string or match of a stop pattern. Log-probabilities are made up, always the same for the same words.
 
     Args:
         answers: a list gives them in the order in which generations begin; a mapping gives the answer of the first
@@ -39,6 +56,7 @@ class MockBackend:
         piece_length: characters in a piece of a streamed answer.
         chat_template: Jinja source of the chat template; None is the plain ``ROLE: text`` form.
         bos_token, eos_token: as the chat template uses them.
+        special_tokens, sampling_defaults: what a model would say of itself; see `ModelInfo`.
 
     Attributes:
         calls: every generation and select, in the order in which they began.
@@ -62,6 +80,8 @@ class MockBackend:
         chat_template: str | None = None,
         bos_token: str = "",
         eos_token: str = "",
+        special_tokens: Sequence[str] = (),
+        sampling_defaults: Mapping[str, float] | None = None,
     ) -> None:
         if piece_length < 1 or latency_s < 0:
             raise ValueError(f"piece_length={piece_length} must be at least 1 and latency_s={latency_s} at least 0")
@@ -78,6 +98,8 @@ class MockBackend:
             chat_template=chat_template,
             bos_token=bos_token,
             eos_token=eos_token,
+            special_tokens=tuple(special_tokens),
+            sampling_defaults=dict(sampling_defaults or {}),
         )
 
     @property
@@ -91,12 +113,18 @@ class MockBackend:
 
 @dataclass(slots=True)
 class _Entry:
-    """A node, what hangs on it, and the text of its branch up to and with it, once that is known."""
+    """A node, what waits for it, the text that it adds, and the text of its branch up to and with it, once known."""
 
     node: Node
-    children: list[_Entry] = field(default_factory=list)
+    followers: list[_Entry] = field(default_factory=list)
+    added: str = ""
     text: str | None = None
     failed: ScriptError | None = None
+
+    @property
+    def answer(self) -> str | None:
+        """What a reference to it stands for; None for a node without text."""
+        return None if isinstance(self.node, Fork | Join) else self.added
 
 
 class MockSession:
@@ -129,63 +157,89 @@ class MockSession:
     def _place(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
             entry = self._entries[node.id] = _Entry(node)
-            if node.parent is not None:
-                self._entries[node.parent].children.append(entry)
+            for before in self._awaited(node):
+                before.followers.append(entry)
             self._advance([entry])
 
+    def _awaited(self, node: Node) -> list[_Entry]:
+        """The entries that must be done before a node: its parent, and what it refers to."""
+        ids = [node.parent, node.source if isinstance(node, Reference) else None]
+        return [self._entries[node_id] for node_id in ids if node_id is not None]
+
     def _advance(self, entries: Sequence[_Entry]) -> None:
-        """Start these nodes, and what follows them, as far as the text before them is known."""
+        """Start these nodes, and what follows them, as far as what they wait for is known."""
         stack = deque(entries)
         while stack:
             entry = stack.popleft()
-            before, failed = self._before(entry.node)
+            if entry.text is not None or entry.failed is not None:
+                continue  # a reference that came here by its parent and by its source
+            awaited = self._awaited(entry.node)
+            failed = next((before.failed for before in awaited if before.failed is not None), None)
             if failed is not None:
                 self._fail(entry, failed)
-            elif before is not None:
-                self._begin(entry, before)
-                stack.extendleft(reversed(entry.children if entry.text is not None else []))
+            elif all(before.text is not None for before in awaited):
+                self._attempt(entry)
+                stack.extendleft(reversed(entry.followers if entry.text is not None else []))
 
-    def _before(self, node: Node) -> tuple[str | None, ScriptError | None]:
-        if node.parent is None:
-            return "", None
-        parent = self._entries[node.parent]
-        return parent.text, parent.failed
+    def _attempt(self, entry: _Entry) -> None:
+        try:
+            self._begin(entry)
+        except ScriptError as error:
+            self._fail(entry, error)
+        except RequestError as error:
+            self._fail(entry, ScriptError("RequestError", str(error)))
 
-    def _begin(self, entry: _Entry, before: str) -> None:
+    def _begin(self, entry: _Entry) -> None:
         node = entry.node
         if isinstance(node, Generate | Select):
-            try:
-                events, text = self._answer(node, before)
-            except ScriptError as error:
-                self._fail(entry, error)
-            else:
-                self._play(entry, before + text, iter(events))
-        else:
-            entry.text = before + (node.text if isinstance(node, Text) else "")
+            events, text = self._answer(node, self._before(entry))
+            self._play(entry, text, iter(events))
+            return
+        if isinstance(node, Text):
+            entry.added = node.text
+        elif isinstance(node, Reference):
+            entry.added = referred_text(node, self._entries[node.source].answer)
+        entry.text = self._before(entry) + entry.added
+
+    def _before(self, entry: _Entry) -> str:
+        """The text before a node that can start."""
+        parent = entry.node.parent
+        return "" if parent is None else self._entries[parent].text or ""
 
     def _answer(self, node: Generate | Select, prompt: str) -> tuple[list[Event], str]:
         """The events of the node's answer, and the text that it adds to the branch."""
-        if isinstance(node, Select):
-            choice = self._backend.script.choose(node, prompt)
-            answers: tuple[str, ...] = (node.choices[choice],)
-        else:
-            answers = tuple(self._backend.script.answer(node, prompt) for _ in range(node.n))
+        return self._choose(node, prompt) if isinstance(node, Select) else self._generate(node, prompt)
+
+    def _choose(self, node: Select, prompt: str) -> tuple[list[Event], str]:
+        choice = self._backend.script.choose(node, prompt)
+        text = node.choices[choice]
+        self._backend.calls.append(MockCall(prompt, node, (text,)))
+        usage = (*self._usage.of_prompt(self._path(node)), self._usage.of_answer(node.id, count_tokens(text)))
+        return [Selected(node.id, choice, usage=usage)], text
+
+    def _generate(self, node: Generate, prompt: str) -> tuple[list[Event], str]:
+        if node.n < 1:
+            raise RequestError(f"n must be at least 1, not {node.n}")
+        answers = tuple(self._backend.script.answer(node, prompt) for _ in range(node.n))
         self._backend.calls.append(MockCall(prompt, node, answers))
-        path = [entry.node for entry in self._path(node)]
-        if isinstance(node, Select):
-            usage = self._usage.of(path, count_tokens(answers[0]))
-            return [Selected(node.id, choice, usage=usage)], answers[0]
-        completions = tuple(self._backend.script.completion(node, text, path) for text in answers)
-        usage = self._usage.of(path, sum(completion.completion_tokens for completion in completions))
-        texts = [completion.text for completion in completions]
+        path = self._path(node)
+        prompt_tokens = [token for _, text in reversed(path) for token in tokens_of(text)]
+        completions = tuple(completion(node, text, prompt_tokens) for text in answers)
+        computed = sum(each.completion_tokens for each in completions)
+        usage = (*self._usage.of_prompt(path), self._usage.of_answer(node.id, computed))
+        texts = [each.text for each in completions]
         return [*self._deltas(node, texts), Generated(node.id, completions, usage)], texts[0]
 
-    def _path(self, node: Node) -> Iterator[_Entry]:
-        """The entries from a node up to the root."""
-        entry: _Entry | None = self._entries[node.id]
-        while entry is not None:
-            yield entry
-            entry = None if entry.node.parent is None else self._entries[entry.node.parent]
+    def _path(self, node: Node) -> list[tuple[int, str]]:
+        """Ids of the nodes before this one that have text, and what they add: the nearest first."""
+        path = []
+        place = node.parent
+        while place is not None:
+            entry = self._entries[place]
+            if entry.answer is not None:
+                path.append((place, entry.answer))
+            place = entry.node.parent
+        return path
 
     def _deltas(self, node: Generate, texts: Sequence[str]) -> Iterator[Delta]:
         length = self._backend.piece_length
@@ -203,15 +257,17 @@ class MockSession:
         if isinstance(event, Delta):
             self._play(entry, text, events)
         else:
-            entry.text = text
-            self._advance(entry.children)
+            entry.added, entry.text = text, self._before(entry) + text
+            self._advance(entry.followers)
 
     def _fail(self, entry: _Entry, error: ScriptError) -> None:
         """Fail the node and everything that waits for it."""
         stack = [entry]
         while stack:
             entry = stack.pop()
+            if entry.failed is not None:
+                continue
             entry.failed = error
-            if isinstance(entry.node, Generate | Select):
+            if isinstance(entry.node, Generate | Select | Reference):
                 self._events(Failed(entry.node.id, error.kind, str(error)))
-            stack.extend(reversed(entry.children))
+            stack.extend(reversed(entry.followers))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from palmette.constrained.grammar import Grammar
-from palmette.runtime.program import Completion, FinishReason, Generate, Node, Select, Text
+from palmette.constrained import Grammar
+from palmette.constrained.errors import PalmetteError
+from palmette.constrained.matches import matches
+from palmette.runtime.program import Completion, FinishReason, Generate, Select
+
+from .mock_logprobs import mock_logprobs, mock_prompt_logprobs, mock_token_id
+from .mock_stop import before_stop
+from .mock_usage import tokens_of
 
 Answers = Sequence[str] | Mapping[str, str] | Callable[[str, Generate | Select], str]
-
-_WORD = re.compile(r"\s*\S+|\s+")
 
 
 class ScriptError(Exception):
@@ -64,20 +66,6 @@ class Script:
             )
         return node.choices.index(answer)
 
-    def completion(self, node: Generate, answer: str, path: Sequence[Node]) -> Completion:
-        """The answer up to its first stop string, with counts of words for tokens."""
-        text, matched = _before_stop(answer, node.params.stop)
-        reason: FinishReason = "grammar" if node.grammar is not None and matched is None else "stop"
-        return Completion(
-            text=text,
-            token_ids=tuple(range(count_tokens(text))),
-            finish_reason=reason,
-            matched=matched,
-            prompt_tokens=sum(count_tokens(above.text) for above in path if isinstance(above, Text)),
-            cached_tokens=0,
-            completion_tokens=count_tokens(text),
-        )
-
     def _find(self, node: Generate | Select, prompt: str) -> str | None:
         if isinstance(self._answers, Mapping):
             found = (answer for pattern, answer in self._answers.items() if re.search(pattern, prompt))
@@ -101,41 +89,42 @@ class Script:
         return f"left (it was given {len(self._answers) if isinstance(self._answers, Sequence) else 0})"
 
 
-def count_tokens(text: str) -> int:
-    """Words with the space before them, as a mock's tokens."""
-    return len(_WORD.findall(text))
+def completion(node: Generate, answer: str, prompt_tokens: Sequence[str]) -> Completion:
+    """The answer up to its first stop, with words for tokens.
 
-
-def _before_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """The text before the stop string that begins first, and that string."""
-    found = [(place, stop) for stop in stops if (place := text.find(stop)) >= 0]
-    if not found:
-        return text, None
-    place, stop = min(found)
-    return text[:place], stop
+    Raises:
+        ScriptError: `prompt_logprobs_from` is past the prompt, or a stop pattern cannot be used.
+    """
+    params = node.params
+    if params.prompt_logprobs is not None and params.prompt_logprobs_from >= len(prompt_tokens):
+        raise ScriptError(
+            "RequestError",
+            f"prompt_logprobs_from={params.prompt_logprobs_from} is past the prompt of {len(prompt_tokens)} tokens",
+        )
+    grammar = node.grammar
+    try:
+        text, matched = before_stop(answer, params, lambda kept: grammar is None or matches(grammar, kept))
+    except PalmetteError as error:
+        raise ScriptError(type(error).__name__, str(error)) from error
+    reason: FinishReason = "grammar" if grammar is not None and matched is None else "stop"
+    tokens = tokens_of(text)
+    return Completion(
+        text=text,
+        token_ids=tuple(map(mock_token_id, tokens)),
+        finish_reason=reason,
+        matched=matched,
+        prompt_tokens=len(prompt_tokens),
+        cached_tokens=0,
+        completion_tokens=len(tokens),
+        logprobs=mock_logprobs(text, params),
+        prompt_logprobs=mock_prompt_logprobs(prompt_tokens, params),
+    )
 
 
 def _check_grammar(answer: str, grammar: Grammar) -> None:
-    if not _matches(answer, grammar):
+    try:
+        matched = matches(grammar, answer)
+    except PalmetteError as error:
+        raise ScriptError(type(error).__name__, str(error)) from error
+    if not matched:
         raise ScriptError("GrammarError", f"MockBackend's answer {answer!r} breaks the {grammar.kind} {grammar.source}")
-
-
-def _matches(answer: str, grammar: Grammar) -> bool:
-    if grammar.kind == "regex":
-        return re.fullmatch(grammar.source, answer) is not None
-    if grammar.kind == "choices":
-        return answer in json.loads(grammar.source)
-    try:
-        value = json.loads(answer)
-    except json.JSONDecodeError:
-        return False
-    return _valid(value, json.loads(grammar.source))
-
-
-def _valid(value: Any, schema: Any) -> bool:
-    """Whether the value validates, by the jsonschema package where it is installed; else it is JSON, which must do."""
-    try:
-        import jsonschema
-    except ImportError:
-        return True
-    return bool(jsonschema.Draft202012Validator(schema).is_valid(value))

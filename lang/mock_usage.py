@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable
 
-from palmette.runtime.program import Generate, Node, NodeUsage, Select, Text
+from palmette.runtime.program import NodeUsage
 
-from .mock_script import count_tokens
+_WORD = re.compile(r"\s*\S+|\s+")
+
+
+def tokens_of(text: str) -> list[str]:
+    """Words with the space before them: a mock's tokens."""
+    return _WORD.findall(text)
+
+
+def count_tokens(text: str) -> int:
+    """How many tokens a mock makes of a text."""
+    return len(tokens_of(text))
 
 
 class UsageCounter:
@@ -15,14 +26,17 @@ class UsageCounter:
     def __init__(self) -> None:
         self._tokens: dict[int, int] = {}
 
-    def of(self, path: Sequence[Node], answer_tokens: int) -> tuple[NodeUsage, ...]:
-        """Usage of the request for `path[0]`, the answering node; the rest of `path` leads from it to the root."""
-        usage = [self._prompt_usage(node) for node in path[1:] if isinstance(node, Text | Generate | Select)]
-        self._tokens[path[0].id] = answer_tokens
-        return (*usage, NodeUsage(path[0].id, computed=answer_tokens))
+    def of_prompt(self, path: Iterable[tuple[int, str]]) -> tuple[NodeUsage, ...]:
+        """Usage of the nodes before an answer, given as (id, the text that it adds); they are computed from now on."""
+        return tuple(self._prompt_usage(node, text) for node, text in path)
 
-    def _prompt_usage(self, node: Node) -> NodeUsage:
-        if node.id in self._tokens:
-            return NodeUsage(node.id, reused=self._tokens[node.id])
-        self._tokens[node.id] = count_tokens(node.text) if isinstance(node, Text) else 0
-        return NodeUsage(node.id, computed=self._tokens[node.id])
+    def of_answer(self, node: int, tokens: int) -> NodeUsage:
+        """Usage of the answering node."""
+        self._tokens[node] = tokens
+        return NodeUsage(node, computed=tokens)
+
+    def _prompt_usage(self, node: int, text: str) -> NodeUsage:
+        if node in self._tokens:
+            return NodeUsage(node, reused=self._tokens[node])
+        self._tokens[node] = count_tokens(text)
+        return NodeUsage(node, computed=self._tokens[node])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self, overload
 
@@ -12,17 +12,22 @@ from .errors import ProgramError, UnknownVariableError
 from .execution import Execution
 from .expr import Expr, Role, RoleBegin, RoleEnd, as_expr
 from .interpreter import Interpreter
+from .reference import RefExpr
 from .source_line import calling_line
 from .state_group import ProgramStateGroup
-from .text_cursor import TextCursor, wait_async
+from .text_cursor import wait_async
+from .text_reading import GrowingValue, TextReading
+from .tool import Tool
 from .tree_view import TreeView
-from .variables import FixedVariable, NodeVariable, TextVariable, Variable, meta_info_of, nodes_of, text_of, value_of
+from .variables import FixedVariable, Variable, meta_info_of, nodes_of, text_of, value_of
 
 RoleBlock = AbstractContextManager[None]
 
 
 class ProgramState:
     """A branch of a program: its text so far and its variables.
+
+    An ``async def`` program awaits values: ``await s.get("x")``, or ``await s.ready()`` and then any of the reads.
 
     Inside the program ``s += ...`` appends and ``s["x"]`` reads; appending never waits, reading waits for that value.
     The state that `Function.run` returns is read in the same way. While the program still runs (`Function.stream`),
@@ -46,21 +51,71 @@ class ProgramState:
     # -- variables --------------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a variable, once it is known: text; an `int` of `gen_int`; a list for ``n > 1`` or after a join.
+        """The value of a variable, once it is known: text, or of the type that its `gen` was given; a list for
+        ``n > 1`` or after a join.
 
         Raises:
             UnknownVariableError: nothing of that name was set; a KeyError too.
             NodeFailedError: its generation failed; the cause is the original error.
+            ProgramError: its text is no value of the type: the answer was cut off.
         """
         variable = self._known(name)
         with self._execution.changed:
             return value_of(variable, self._execution.tree)
+
+    async def get(self, name: str) -> Any:
+        """As ``s[name]``, to be awaited."""
+        variable = await wait_async(self._execution, lambda: self._find(name))
+        await self._wait_for(nodes_of(variable))
+        return self[name]
+
+    async def ready(self) -> None:
+        """Wait until all that was appended to this branch is known, so that reading it waits no more."""
+        with self._execution.changed:
+            node_ids = self._interpreter.nodes()
+        await self._wait_for(node_ids)
+
+    def sync(self) -> None:
+        """As `ready`, without asyncio."""
+        with self._execution.changed:
+            node_ids = self._interpreter.nodes()
+        self._execution.wait_for_nodes(node_ids)
+
+    async def _wait_for(self, node_ids: Iterable[int]) -> None:
+        await wait_async(self._execution, self._execution.all_done(node_ids))
+
+    def ref(self, name: str, *, separator: str | None = None) -> Expr:
+        """The text of a variable as an expression to append, whether it is known yet or not. Nothing waits.
+
+        The runtime puts the text in its place as soon as it is there: ``s += "Sum up: " + s.ref("draft")``, or in
+        `template`. The expression may be appended to any branch of this run.
+
+        Args:
+            name: a variable that was set already.
+            separator: stands between the values of a variable that has several (``n > 1``, or after a join).
+
+        Raises:
+            UnknownVariableError: the variable was not set.
+        """
+        _check_name(name)
+        with self._execution.changed:
+            variable = self._interpreter.variables.get(name)
+            if variable is None:
+                failure = self._execution.failure
+                raise UnknownVariableError(self._unknown(name, failure), line=calling_line()) from failure
+        return RefExpr(self._execution, name, variable, separator)
+
+    get_var = __getitem__
+    """SGLang's name for ``s[name]``."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Keep a value of the program's own under a variable's name. It adds no text."""
         _check_name(name)
         with self._execution.changed:
             self._interpreter.set_variable(name, FixedVariable(value))
+
+    set_var = __setitem__
+    """SGLang's name for ``s[name] = value``."""
 
     def __contains__(self, name: object) -> bool:
         """Whether the variable was set so far; its value may not be known yet. Never waits."""
@@ -136,52 +191,64 @@ class ProgramState:
             tree = self._execution.tree
             return [
                 {"role": message.role, "content": text_of(message.node_ids, tree)}
-                for message in self._interpreter.messages
+                for message in self._interpreter.conversation.messages
             ]
 
     def _all_nodes(self) -> tuple[int, ...]:
         """The branch's nodes, all of them done."""
-        node_ids = self._execution.wait(lambda: tuple(self._interpreter.path) if self._is_over() else None)
+        node_ids = self._execution.wait(lambda: self._interpreter.nodes() if self._is_over() else None)
         self._execution.wait_for_nodes(node_ids)
         return node_ids
 
-    def text_iter(self, name: str | None = None) -> Iterator[str]:
+    def text_iter(self, var_name: str | None = None, *, answer: int = 0) -> Iterator[str]:
         """The branch's text, or one variable's, in pieces as they come. The pieces join to the whole text.
 
         Called from outside a running program, it ends with the program. Called by the program itself, it ends with what
-        was appended so far. For ``n > 1`` it follows the first answer; for `gen_string` it includes the quotes.
+        was appended so far. For values that are not text it is what the model wrote, the quotes of a string included.
+
+        Args:
+            var_name: the variable; None is all that is appended to the branch.
+            answer: which answer to follow of a variable with ``n > 1``.
 
         Raises:
             UnknownVariableError: the variable was never set.
             NodeFailedError: a generation failed; what came before it has been yielded.
+            ProgramError: the variable has no such answer, or is no text of this branch.
         """
-        cursor = self._cursor(name)
-        while pieces := self._execution.wait(cursor.poll):
-            yield from pieces
+        reading = TextReading(self, var_name, answer)
+        while pieces := self._execution.wait(reading.poll):
+            yield from reading.shown(pieces)
+        yield from reading.rest()
 
-    async def text_async_iter(self, name: str | None = None) -> AsyncIterator[str]:
+    async def text_async_iter(self, var_name: str | None = None, *, answer: int = 0) -> AsyncIterator[str]:
         """As `text_iter`, for ``async for``. It takes no thread."""
-        cursor = self._cursor(name)
-        while pieces := await wait_async(self._execution, cursor.poll):
-            for piece in pieces:
+        reading = TextReading(self, var_name, answer)
+        while pieces := await wait_async(self._execution, reading.poll):
+            for piece in reading.shown(pieces):
                 yield piece
+        for piece in reading.rest():
+            yield piece
 
-    def _cursor(self, name: str | None) -> TextCursor:
-        with self._execution.changed:
-            self._execution.stream_pending()
-        if name is None:
-            return TextCursor(self._execution.tree, lambda: self._interpreter.path, self._text_is_over)
-        return TextCursor(self._execution.tree, lambda: self._nodes_to_read(name), lambda: True)
+    def value_iter(self, name: str) -> Iterator[Any]:
+        """A variable's value while it is written, whenever more of it is certain. Of what is not JSON, the end alone.
 
-    def _nodes_to_read(self, name: str) -> Sequence[int] | None:
-        variable = self._find(name)
-        if variable is None:
-            return None
-        if not isinstance(variable, NodeVariable | TextVariable):
-            raise ProgramError(
-                f's["{name}"] is no text of this branch, so there is nothing to iterate; read s["{name}"]'
-            )
-        return nodes_of(variable)
+        Unfinished values are plain: dicts with the members that have begun, lists, strings so far. The last one is
+        ``s[name]`` itself.
+
+        Raises: as `text_iter` and ``s[name]``.
+        """
+        growing = GrowingValue()
+        for piece in self.text_iter(name):
+            yield from growing.push(piece)
+        yield self[name]
+
+    async def value_async_iter(self, name: str) -> AsyncIterator[Any]:
+        """As `value_iter`, for ``async for``."""
+        growing = GrowingValue()
+        async for piece in self.text_async_iter(name):
+            for value in growing.push(piece):
+                yield value
+        yield await self.get(name)
 
     def _text_is_over(self) -> bool:
         if self._execution.ended and self._execution.failure is not None:
@@ -233,6 +300,22 @@ class ProgramState:
         finally:
             self._interpreter.close_scope()
 
+    def use_tools(self, *tools: Tool[..., Any]) -> None:
+        """Tell the model of these tools at the beginning of the conversation, before its first message.
+
+        Where the model's chat template takes tools, it shows them in the model's own way; elsewhere a system message
+        describes them. ``pt.gen("call", tools=[...])`` then makes a call.
+
+        Raises:
+            TypeError: one of them is not decorated with `tool`.
+            ProgramError: a message was appended before.
+        """
+        for tool in tools:
+            if not isinstance(tool, Tool):
+                raise TypeError(f"use_tools() takes functions decorated with @pt.tool, not {tool!r}")
+        with self._execution.changed:
+            self._interpreter.conversation.use_tools(tools, calling_line())
+
     # -- forks ------------------------------------------------------------------------------------------------------
 
     def fork(self, size: int = 1) -> ProgramStateGroup:
@@ -281,7 +364,7 @@ class ProgramState:
         """
         ending = self._execution.on_program_thread
         self._execution.wait(lambda: True if ending or self._execution.ended else None)
-        self._execution.wait(lambda: True if self._execution.tree.unfinished == 0 else None)
+        self._execution.wait(self._execution.is_complete)
         with self._execution.changed:
             return self._execution.first_error()
 
@@ -293,6 +376,10 @@ class ProgramState:
     def tree(self) -> TreeView:
         """The program's request tree as it is now: print it, or look into its nodes."""
         return self._execution.view()
+
+    def _repr_html_(self) -> str:
+        """The request tree, for notebooks."""
+        return self.tree._repr_html_()
 
     def __repr__(self) -> str:
         with self._execution.changed:

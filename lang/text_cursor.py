@@ -20,12 +20,21 @@ class TextCursor:
         tree: where the nodes are.
         find: the nodes to read, in order, or None while they are not known. It may be a list that still grows.
         over: whether no node will be added any more. May raise what ended the program instead.
+        answer: which answer to read of nodes that have several.
     """
 
-    def __init__(self, tree: ProgramTree, find: Callable[[], Sequence[int] | None], over: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        tree: ProgramTree,
+        find: Callable[[], Sequence[int] | None],
+        over: Callable[[], bool],
+        *,
+        answer: int = 0,
+    ) -> None:
         self._tree = tree
         self._find = find
         self._over = over
+        self._answer = answer
         self._node_ids: Sequence[int] | None = None
         self._node = 0
         self._part = 0
@@ -55,8 +64,9 @@ class TextCursor:
         pieces: list[str] = []
         while self._node < len(node_ids):
             record = self._tree.records[node_ids[self._node]]
-            pieces += filter(None, record.parts[self._part :])
-            self._part = len(record.parts)
+            answer = record.answers[self._answer]
+            pieces += filter(None, answer[self._part :])
+            self._part = len(answer)
             if not record.done or record.failure is not None:
                 break
             self._node += 1

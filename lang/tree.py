@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from palmette.constrained.errors import PalmetteError
 from palmette.runtime.program import (
     Delta,
     Event,
@@ -13,9 +14,11 @@ from palmette.runtime.program import (
     Generated,
     Node,
     NodeUsage,
+    Reference,
     Select,
     Selected,
     Text,
+    referred_text,
 )
 
 from .errors import NodeFailedError, error_named
@@ -33,7 +36,7 @@ class NodeRecord:
         branch: the branch that appended it.
         line: the program's line that appended it.
         name: the variable it sets, if any.
-        parts: its text so far; joined they are its text once it is done. Of several answers, the first one's.
+        answers: the text so far of each of its answers, in pieces that join to it.
         done: its text is complete, or will never come.
         result: the event that ended it well.
         failure: the error that ended it otherwise.
@@ -44,7 +47,7 @@ class NodeRecord:
     branch: int
     line: SourceLine
     name: str | None = None
-    parts: list[str] = field(default_factory=list)
+    answers: list[list[str]] = field(default_factory=lambda: [[]])
     done: bool = False
     result: Generated | Selected | None = None
     failure: Exception | None = None
@@ -54,13 +57,14 @@ class NodeRecord:
 
     @property
     def text(self) -> str:
-        return "".join(self.parts)
+        """Its text so far; of several answers, the first one's: the branch goes on with it."""
+        return "".join(self.answers[0])
 
     @property
     def title(self) -> str:
         """The call as a person would name it, such as ``gen("grade")``."""
         name = "" if self.name is None else f'"{self.name}"'
-        kind = {Generate: "gen", Select: "select"}.get(type(self.node), type(self.node).__name__.lower())
+        kind = _KINDS.get(type(self.node), type(self.node).__name__.lower())
         return f"{kind}({name})"
 
 
@@ -76,16 +80,23 @@ class ProgramTree:
         self.unfinished = 0
         self.first_failed: int | None = None
         self._branches = 1
+        self._references: dict[int, list[NodeRecord]] = {}  # to nodes that are not done, by their ids
 
     def add(self, record: NodeRecord) -> None:
         """Add a record whose node has the id `next_id`."""
         node = record.node
-        if isinstance(node, Generate | Select):
+        self.records.append(record)
+        if isinstance(node, Generate | Select | Reference):
             self.unfinished += 1
         else:
             record.done = True
-            record.parts = [node.text] if isinstance(node, Text) else []
-        self.records.append(record)
+        if isinstance(node, Text):
+            record.answers = [[node.text]]
+        elif isinstance(node, Generate):
+            record.answers = [[] for _ in range(node.n)]
+        elif isinstance(node, Reference):
+            self._references.setdefault(node.source, []).append(record)
+            self._settle_references(node.source)
 
     @property
     def next_id(self) -> int:
@@ -103,10 +114,9 @@ class ProgramTree:
         if record.done:
             return
         if isinstance(event, Delta):
-            if event.index == 0:
-                record.parts.append(event.text)
+            record.answers[event.index].append(event.text)
         elif isinstance(event, Generated):
-            self._finish(record, event, event.completions[0].text)
+            self._finish(record, event, *(completion.text for completion in event.completions))
         elif isinstance(event, Selected):
             self._finish(record, event, _choices(record.node)[event.choice])
         else:
@@ -122,6 +132,7 @@ class ProgramTree:
         self.unfinished -= 1
         if self.first_failed is None:
             self.first_failed = node_id
+        self._settle_references(node_id)
 
     def fail_unfinished(self, failure: Exception) -> None:
         """End every node that is not done with an error."""
@@ -159,13 +170,37 @@ class ProgramTree:
             assert 0 <= record.branch < self._branches
         assert self.unfinished == sum(not record.done for record in self.records)
 
-    def _finish(self, record: NodeRecord, event: Generated | Selected, text: str) -> None:
-        record.parts.append(text[len(record.text) :])
+    def _finish(self, record: NodeRecord, event: Generated | Selected, *texts: str) -> None:
+        for pieces, text in zip(record.answers, texts, strict=True):
+            pieces.append(text[sum(map(len, pieces)) :])
         record.result = event
         record.done = True
         self.unfinished -= 1
         for usage in event.usage:
             self._count(usage)
+        self._settle_references(record.node.id)
+
+    def _settle_references(self, source_id: int) -> None:
+        """End the references to a node, and those to them, if it is done."""
+        sources = [source_id]
+        while sources:
+            source = self.records[sources.pop()]
+            for record in self._references.pop(source.node.id, ()) if source.done else ():
+                self._refer(record, source)
+                sources.append(record.node.id)
+
+    def _refer(self, record: NodeRecord, source: NodeRecord) -> None:
+        """End a reference with its source's text, or its source's error."""
+        record.done = True
+        self.unfinished -= 1
+        record.failure = source.failure
+        if source.failure is None and isinstance(record.node, Reference):
+            try:
+                record.answers[0].append(referred_text(record.node, source.text))
+            except PalmetteError as error:
+                record.failure = error
+        if record.failure is not None and self.first_failed is None:
+            self.first_failed = record.node.id
 
     def _count(self, usage: NodeUsage) -> None:
         record = self.records[usage.node]
@@ -182,3 +217,6 @@ def _choices(node: Node) -> tuple[str, ...]:
     if not isinstance(node, Select):
         raise TypeError(f"a backend reported a choice for node {node.id}, which is no select: {node!r}")
     return node.choices
+
+
+_KINDS: dict[type, str] = {Generate: "gen", Select: "select", Reference: "ref"}

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from palmette.runtime.program import Fork, Generate, Join, Node, Select, Text
+from palmette.runtime.program import Fork, Generate, Join, Node, Reference, Select, Text
 
+from .notebook import tree_html
 from .tree import ROOT_BRANCH, NodeRecord, ProgramTree
 
 if TYPE_CHECKING:
@@ -27,12 +28,13 @@ class TreeNode:
         id, parent: as on the wire; `parent` is None at the root.
         branch: 0 is the program's own branch; forks count on from it.
         guide: what is drawn before it to show its branch.
-        kind: text, template, gen, select, fork or join.
+        kind: text, template, gen, select, reference, fork or join.
         label: the variable's name, or the number of branches.
         text: the node's text so far.
         status: done, running or failed.
         computed, reused, forced: tokens of the node, summed over all requests that went through it.
         elapsed_ms: from when it could start to its end; None for nodes that take no time of their own.
+        error: of a failed node: the kind of error, and what it says.
     """
 
     id: int
@@ -47,6 +49,7 @@ class TreeNode:
     reused: int
     forced: int
     elapsed_ms: float | None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,10 @@ class TreeView:
         with console.capture() as capture:
             console.print(self)
         return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+    def _repr_html_(self) -> str:
+        """The tree for notebooks."""
+        return tree_html(self)
 
     def __rich__(self) -> Group:
         """The tree for `rich.print`, as wide as the terminal."""
@@ -159,13 +166,17 @@ def _tree_node(record: NodeRecord, guide: str) -> TreeNode:
         reused=record.reused,
         forced=record.forced,
         elapsed_ms=1000 * record.result.elapsed_s if record.result else None,
+        error=f"{type(record.failure).__name__}: {record.failure}" if record.failure else None,
     )
+
+
+_KINDS = {Generate: "gen", Select: "select", Fork: "fork", Join: "join", Reference: "reference"}
 
 
 def _kind(node: Node) -> str:
     if isinstance(node, Text):
         return "template" if node.template else "text"
-    return {Generate: "gen", Select: "select", Fork: "fork", Join: "join"}[type(node)]
+    return _KINDS[type(node)]
 
 
 def _label(record: NodeRecord) -> str:

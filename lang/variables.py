@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,8 @@ import msgspec
 from palmette.runtime.program import Completion, Generate, Generated, Selected
 
 from .errors import ProgramError
-from .expr import Reading
+from .expr import Reader
+from .reasoning import ReasoningSplit
 from .tree import NodeRecord, ProgramTree
 
 
@@ -23,10 +23,11 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class NodeVariable(Variable):
-    """The answer of a generation or select."""
+    """The answer of a generation or select, or of one that reasons a `part` of it."""
 
     node_id: int
-    reading: Reading = "text"
+    reader: Reader | None = None
+    part: ReasoningSplit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,8 @@ def value_of(variable: Variable, tree: ProgramTree) -> Any:
         raise TypeError(f"no value for {variable!r}")
     record = _answered(variable.node_id, tree)
     if isinstance(record.node, Generate) and record.node.n > 1:
-        return [_read(completion.text, variable.reading, record) for completion in _completions(record)]
-    return _read(record.text, variable.reading, record)
+        return [_read(completion.text, variable, record) for completion in _completions(record)]
+    return _read(record.text, variable, record)
 
 
 def meta_info_of(variable: Variable, tree: ProgramTree) -> Any:
@@ -118,16 +119,18 @@ def _completions(record: NodeRecord) -> tuple[Completion, ...]:
     return record.result.completions if isinstance(record.result, Generated) else ()
 
 
-def _read(text: str, reading: Reading, record: NodeRecord) -> Any:
-    if reading == "text":
+def _read(text: str, variable: NodeVariable, record: NodeRecord) -> Any:
+    if variable.part is not None:
+        text = variable.part.of(text)
+    if variable.reader is None:
         return text
     try:
-        return int(text) if reading == "int" else str(json.loads(text, strict=False))
+        return variable.reader.read(text)
     except ValueError as error:
-        kind = "an integer" if reading == "int" else "a JSON string"
+        cut = any(completion.finish_reason == "length" for completion in _completions(record))
+        hint = ": the answer was cut off; raise max_tokens" if cut else ""
         raise ProgramError(
-            f"{record.title} at {record.line} should be {kind}, but is {text!r}: "
-            "the answer was cut off; raise max_tokens",
+            f"{record.title} at {record.line} should be {variable.reader.name}, but is {text!r} ({error}){hint}",
             line=record.line,
             node=record.node,
         ) from error

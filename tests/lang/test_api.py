@@ -10,6 +10,7 @@ from pydantic import BaseModel
 import palmette as pt
 from palmette.constrained.grammar import Grammar
 from palmette.lang.expr import Constant, ExprList, GenExpr, RoleBegin, RoleEnd, SelectExpr
+from palmette.lang.types import answer_type
 
 untyped: Any = pt  # the mistakes under test are ones that a type checker finds, too
 
@@ -34,13 +35,17 @@ def test_gen_keeps_what_was_given() -> None:
     ("constraint", "grammar"),
     [
         ({"regex": "a+"}, Grammar.regex("a+")),
-        ({"json_schema": Pet}, Grammar.json_schema(Pet)),
+        ({"json_schema": Pet}, answer_type(Pet).grammar),
+        ({"type": Pet}, answer_type(Pet).grammar),
+        ({"dtype": "int"}, answer_type(int).grammar),
+        ({"dtype": bool}, answer_type(bool).grammar),
+        ({"ebnf": 'root ::= "a"'}, Grammar.ebnf('root ::= "a"')),
         ({"json_schema": {"type": "null"}}, Grammar.json_schema({"type": "null"})),
         ({"grammar": Grammar.choices(["a", "b"])}, Grammar.choices(["a", "b"])),
     ],
 )
 def test_gen_takes_every_kind_of_constraint(constraint: dict[str, Any], grammar: Grammar) -> None:
-    """regex, json_schema (a Pydantic model too) and grammar become the node's grammar."""
+    """Patterns, schemas, types and grammars become the node's grammar."""
     assert gen_of(pt.gen("x", **constraint)).grammar == grammar
 
 
@@ -54,9 +59,9 @@ def test_gen_with_choices_is_select() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
-        (lambda: untyped.gen("x", max_new_tokens=3), TypeError, "did you mean 'max_tokens'"),
+        (lambda: untyped.gen("x", min_new_tokens=3), TypeError, "did you mean 'min_tokens'"),
         (lambda: untyped.gen("x", temprature=0), TypeError, "did you mean 'temperature'"),
-        (lambda: untyped.gen("x", qqq=0), TypeError, "its options are temperature"),
+        (lambda: untyped.gen("x", qqq=0), TypeError, "its options are frequency_penalty"),
         (lambda: untyped.gen("x", temperature=-1), ValueError, "temperature must be a number"),
         (lambda: untyped.gen("x", max_tokens=0), ValueError, "max_tokens must be a whole number"),
         (lambda: untyped.gen("x", min_tokens=-1), ValueError, "min_tokens must be a whole number"),
@@ -76,6 +81,15 @@ def test_gen_with_choices_is_select() -> None:
         (lambda: untyped.gen("x", json_schema=3), pt.GrammarError, "json_schema must be"),
         (lambda: untyped.gen("x", json_schema={"type": "strng"}), pt.GrammarError, "not 'strng'"),
         (lambda: untyped.gen("x", json_schema={"not": {}}), pt.GrammarError, "keyword 'not' is not supported"),
+        (lambda: untyped.gen("x", type=complex), TypeError, "complex"),
+        (lambda: untyped.gen("x", dtype="complex"), ValueError, "dtype must be int, float, bool or str"),
+        (lambda: untyped.gen("x", ebnf="root ::= other"), pt.GrammarError, "other"),
+        (lambda: untyped.gen("x", structural_tag={}), pt.GrammarError, "structural_tag"),
+        (lambda: untyped.gen("x", tools=[print]), ValueError, "decorated with @pt.tool"),
+        (lambda: untyped.gen("x", tools=[]), ValueError, "non-empty list"),
+        (lambda: untyped.gen("x", stop_regex="("), pt.GrammarError, "stop_regex|regular expression"),
+        (lambda: untyped.gen("x", top_logprobs_num=2), ValueError, "go with return_logprob=True"),
+        (lambda: untyped.gen("x", return_logprob=True, logprobs=2), ValueError, "two names of one option"),
         (lambda: untyped.gen("x", grammar="a"), pt.GrammarError, "must be a Grammar"),
         (lambda: untyped.gen("x", grammar=Grammar.regex("[b-a]")), pt.GrammarError, "bad regular expression"),
         (lambda: untyped.gen("x", choices=["a"], max_tokens=3), ValueError, "none, so leave out max_tokens$"),
@@ -96,9 +110,27 @@ def test_wrong_arguments_say_what_is_right(make: Any, error: type[Exception], sa
 
 
 def test_typed_generations_are_constrained() -> None:
-    """gen_int is held to an integer of 64 bits and gen_string to a JSON string."""
-    assert gen_of(pt.gen_int("x")).grammar == Grammar.regex("-?(?:0|[1-9][0-9]{0,17})")
-    assert gen_of(pt.gen_string("x")).grammar == Grammar.json_schema({"type": "string"})
+    """gen_int and gen_string are gen(type=...) of int and str."""
+    assert pt.gen_int("x", 3) == pt.gen("x", 3, type=int)
+    assert pt.gen_string("x", n=2, top_p=0.5) == pt.gen("x", n=2, type=str, top_p=0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({"return_logprob": True}, {"logprobs": 0}),
+        ({"return_logprob": True, "top_logprobs_num": 3}, {"logprobs": 3}),
+        (
+            {"return_logprob": True, "logprob_start_len": 2, "top_logprobs_num": 1, "return_text_in_logprobs": True},
+            {"logprobs": 1, "prompt_logprobs": 1, "prompt_logprobs_from": 2, "return_text_in_logprobs": True},
+        ),
+        ({"return_logprob": False}, {}),
+        ({"top_k": -1, "stop_regex": "a+"}, {"top_k": 0, "stop_regex": ("a+",)}),
+    ],
+)
+def test_names_of_sglang_are_taken(given: dict[str, Any], options: dict[str, Any]) -> None:
+    """SGLang's options of a gen mean what they mean there."""
+    assert gen_of(pt.gen("x", **given)).options == options
 
 
 def test_roles_wrap_their_content() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from palmette.lang.chat_template import ChatTemplate, JinjaTemplate, PlainTemplate, chat_template
+from palmette.lang.chat_template import ChatRole, ChatTemplate, JinjaTemplate, PlainTemplate, chat_template
 from palmette.lang.errors import ChatTemplateError
-from palmette.lang.expr import Role
 from palmette.runtime.program import ModelInfo
 
 SMOLLM2 = (
@@ -28,6 +27,7 @@ SYSTEM_IN_USER = (
     "{% for message in rest %}{{ '<' + message['role'] + '>' + (start if loop.first else '') + message['content'] }}"
     "{% endfor %}"
 )
+SYSTEM_IGNORED = "{% for m in messages if m.role != 'system' %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
 THINKING = (
     "{% for message in messages %}{{ '<' + message['role'] + '>' }}"
     "{% if message['role'] == 'assistant' and loop.last %}{{ '<think></think>' }}{% endif %}"
@@ -39,10 +39,10 @@ UNSTABLE = (
 )
 
 
-def conversation(template: ChatTemplate, *messages: tuple[Role, str]) -> str:
+def conversation(template: ChatTemplate, *messages: tuple[ChatRole, str]) -> str:
     """A whole conversation, put together from begins and ends."""
     text = ""
-    previous: Role | None = None
+    previous: ChatRole | None = None
     for role, content in messages:
         text += template.begin(role, previous) + content + template.end(role, previous)
         previous = role
@@ -68,7 +68,7 @@ def rendered(source: str, *messages: tuple[str, str], bos_token: str = "", eos_t
 def test_messages_add_up_to_the_rendering(source: str) -> None:
     """Begins, contents and ends of a conversation are what the template renders for it."""
     template = JinjaTemplate(source, bos_token="<s>", eos_token="</s>")
-    messages: tuple[tuple[Role, str], ...] = (
+    messages: tuple[tuple[ChatRole, str], ...] = (
         ("user", "Hi"),
         ("assistant", "Hello!"),
         ("user", "And?"),
@@ -105,17 +105,25 @@ def test_the_assistant_opens_with_the_generation_prompt() -> None:
             "refuses a system message as the first.*must alternate.*order that the model knows",
         ),
         (ALTERNATING, "user", "user", "refuses a user message after a user message"),
-        (SYSTEM_IN_USER, "system", None, "no place of its own for a system message"),
+        (SYSTEM_IGNORED, "system", None, "no place of its own for a system message"),
         (UNSTABLE, "assistant", "user", "writes the end of a user message in another way"),
         ("{{ messages[0].content ** }}", "user", None, "is not valid Jinja"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "user", None, "refuses a user message.*unsafe"),
         ("{{ messages.append(1) }}", "user", None, "refuses a user message"),
     ],
 )
-def test_templates_that_cannot_be_used(source: str, role: Role, previous: Role | None, says: str) -> None:
+def test_templates_that_cannot_be_used(source: str, role: ChatRole, previous: ChatRole | None, says: str) -> None:
     """A role that a template refuses, moves or closes in another way later, and unsafe code, are clear errors."""
     with pytest.raises(ChatTemplateError, match=f"(?s)the chat template of tiny.*{says}"):
         JinjaTemplate(source, name="tiny").begin(role, previous)
+
+
+def test_a_system_message_that_a_template_writes_into_the_user_message() -> None:
+    """Its text and the user's are one message, and still one comes after the other."""
+    template = JinjaTemplate(SYSTEM_IN_USER)
+    assert template.begin("system", None) == "<user>"
+    assert conversation(template, ("system", "Be brief."), ("user", "Hi")) == "<user>Be brief.\nHi"
+    assert template.prefix_stable
 
 
 def test_functions_that_templates_use() -> None:

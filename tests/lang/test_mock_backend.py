@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -9,7 +11,19 @@ from tests.wire import run_tree
 
 import palmette as pt
 from palmette.lang.backend import Backend
-from palmette.runtime.program import Delta, Event, Generate, Node, Text
+from palmette.runtime.program import (
+    Delta,
+    Event,
+    Failed,
+    Fork,
+    Generate,
+    Generated,
+    Node,
+    Reference,
+    Select,
+    Text,
+    TokenLogprob,
+)
 from palmette.runtime.sampling_params import SamplingParams
 
 
@@ -119,3 +133,144 @@ def test_no_event_comes_after_close() -> None:
     session.close()
     run_tree(backend, nodes)
     assert events == []
+
+
+def generated(event: Event) -> Generated:
+    assert isinstance(event, Generated), event
+    return event
+
+
+def run_one(answer: str, grammar: pt.Grammar | None = None, *, n: int = 1, prompt: str = "", **params: Any) -> Any:
+    """The final event of one streamed generation, whose deltas were checked."""
+    nodes: list[Node] = [Text(0, None, prompt), Generate(1, 0, SamplingParams(**params), grammar, n, stream=True)]
+    listener = run_tree(pt.MockBackend({"": answer}), nodes)
+    event = listener.done[1]
+    for index, completion in enumerate(event.completions if isinstance(event, Generated) else ()):
+        assert "".join(d.text for d in listener.deltas if d.index == index) == completion.text
+    return event
+
+
+@pytest.mark.parametrize(
+    ("stops", "text", "matched"),
+    [
+        ({"stop": ("\n", "Q:")}, "one Q two", "\n"),
+        ({"stop_regex": ("[tT]\\w+",)}, "one Q ", "tw"),
+        ({"stop": ("wo",), "stop_regex": ("Q ?t",)}, "one ", "Q t"),
+        ({"stop_regex": ("e$", "three$")}, "one Q two\n", "three"),
+        ({"stop": ("four",)}, "one Q two\nthree", None),
+    ],
+)
+def test_an_answer_ends_before_its_first_stop(stops: dict[str, Any], text: str, matched: str | None) -> None:
+    """Strings and patterns are found as in a model's text, in every one of n answers."""
+    event = run_one("one Q two\nthree", n=2, **stops)
+    assert [(c.text, c.matched, c.finish_reason) for c in event.completions] == [(text, matched, "stop")] * 2
+
+
+def test_a_stop_ends_a_constrained_answer_only_where_the_grammar_accepts() -> None:
+    """Elsewhere it is ordinary text, and the next one counts."""
+    grammar = pt.Grammar.regex("a[.]b([.]c)?")
+    (completion,) = run_one("a.b.c", grammar, stop=(".",)).completions
+    assert (completion.text, completion.matched, completion.finish_reason) == ("a.b", ".", "stop")
+    (completion,) = run_one("a.b.c", grammar, stop_regex=("a",)).completions
+    assert (completion.text, completion.finish_reason) == ("a.b.c", "grammar")
+
+
+def test_a_pattern_or_grammar_that_cannot_be_used_fails_its_node() -> None:
+    """The error is the one that a model's engine gives."""
+    for event in (run_one("a", stop_regex=("(",)), run_one("a", pt.Grammar.regex("("))):
+        assert isinstance(event, Failed)
+        assert "Grammar" in event.kind
+
+
+def test_a_generation_of_no_answers_fails() -> None:
+    """n must be at least 1 here too."""
+    event = run_one("a", n=0)
+    assert isinstance(event, Failed)
+    assert event.message == "n must be at least 1, not 0"
+
+
+def test_logprobs_have_the_shape_of_a_models() -> None:
+    """One a word and the likeliest of its place, falling, the same every time; texts only where asked for."""
+    options: dict[str, Any] = {"logprobs": 3, "prompt_logprobs": 2, "prompt_logprobs_from": 1}
+    (plain,) = run_one("two words", prompt="a b c", **options).completions
+    (spelled,) = run_one("two words", prompt="a b c", return_text_in_logprobs=True, **options).completions
+    assert [entry.text for entry in spelled.logprobs] == ["two", " words"]
+    assert [entry.text for entry in spelled.prompt_logprobs] == [" b", " c"]
+    for entry, other in zip(
+        (*plain.logprobs, *plain.prompt_logprobs), (*spelled.logprobs, *spelled.prompt_logprobs), strict=True
+    ):
+        assert isinstance(entry, TokenLogprob)
+        assert (entry.token_id, entry.logprob, entry.text) == (other.token_id, other.logprob, None)
+        assert [each.logprob for each in entry.top] == sorted({each.logprob for each in entry.top}, reverse=True)
+        assert entry.top[0].token_id == entry.token_id
+    assert [len(entry.top) for entry in (*plain.logprobs, *plain.prompt_logprobs)] == [3, 3, 2, 2]
+    (whole,) = run_one("x", prompt="a b c", prompt_logprobs=0).completions
+    assert (whole.prompt_logprobs[0], len(whole.prompt_logprobs), whole.logprobs) == (None, 3, None)
+    event = run_one("x", prompt="a b c", prompt_logprobs=0, prompt_logprobs_from=3)
+    assert isinstance(event, Failed)
+    assert event.message == "prompt_logprobs_from=3 is past the prompt of 3 tokens"
+
+
+def test_a_reference_is_the_text_of_its_source() -> None:
+    """Of any branch and kind of node; it waits for its source, and the prompt behind it has its words."""
+    backend = pt.MockBackend({"^ask$": "first answer", "more": '"q\\n"', ".": "end"}, latency_s=0.002)
+    nodes: list[Node] = [
+        Text(0, None, "ask"),
+        Generate(1, 0, SamplingParams()),
+        Text(2, None, "more"),
+        Generate(3, 2, SamplingParams()),
+        Select(4, None, ("p", "q")),
+        Reference(5, None, 1),
+        Reference(6, 5, 3, unquoted=True),
+        Reference(7, 6, 4),
+        Reference(8, 7, 0),
+        Reference(9, 8, 6),
+        Generate(10, 9, SamplingParams()),
+    ]
+    listener = run_tree(backend, nodes)
+    assert backend.calls[-1].prompt == "first answerq\npaskq\n"
+    event = generated(listener.done[10])
+    assert {usage.node: usage.computed for usage in event.usage} == {10: 1, 9: 2, 8: 1, 7: 1, 6: 2, 5: 2}
+    assert event.completions[0].prompt_tokens == 8
+
+
+@pytest.mark.parametrize(
+    ("source", "message"), [(1, "no answer left"), (2, "a fork or a join"), (3, "not one whole JSON string")]
+)
+def test_a_reference_that_cannot_be_filled_in_fails(source: int, message: str) -> None:
+    """With its source's error, or because its source has no text that it could take."""
+    nodes: list[Node] = [
+        Generate(0, None, SamplingParams()),
+        Generate(1, 0, SamplingParams()),
+        Fork(2, None, 1),
+        Text(3, None, '"cut o'),
+        Reference(4, None, source, unquoted=True),
+        Generate(5, 4, SamplingParams()),
+    ]
+    listener = run_tree(pt.MockBackend(["one"]), nodes)
+    event = listener.done[5]
+    assert isinstance(event, Failed)
+    assert message in event.message
+    assert listener.done.keys() == {0, 1, 4, 5}
+
+
+def test_it_says_of_its_model_what_it_is_told() -> None:
+    """Special tokens and sampling defaults are those given."""
+    info = pt.MockBackend(special_tokens=["<s>"], sampling_defaults={"top_p": 0.9}).model_info
+    assert (info.special_tokens, info.sampling_defaults) == (("<s>",), {"top_p": 0.9})
+
+
+def test_a_simple_script_imports_nothing_heavy() -> None:
+    """A mock needs no numba and no torch, with a grammar neither."""
+    code = """
+import sys
+import palmette as pt
+@pt.function
+def ask(s, **options):
+    s += "Q" + pt.gen("x", stop="!", **options)
+assert ask.run(backend=pt.MockBackend(["a!b"]))["x"] == "a"
+assert not {"numba", "torch"} & sys.modules.keys()
+assert ask.run(backend=pt.MockBackend(["12"]), regex="[0-9]+")["x"] == "12"
+assert not {"numba", "torch"} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

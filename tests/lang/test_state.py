@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from tests.lang.test_chat_template import SMOLLM2
 
 import palmette as pt
+from palmette.lang.expr import GenExpr
+from palmette.lang.types import answer_type
 
 
 def ran(program: Any, answers: Any = (), **options: Any) -> pt.ProgramState:
@@ -97,13 +100,16 @@ def test_meta_info() -> None:
 
 
 def test_a_value_that_was_cut_off_says_so() -> None:
-    """A string that lost its quote cannot be read, and the error says why."""
+    """An answer that is no value of its type cannot be read, and the error says what it should be."""
+    answer = pt.gen("x")
+    assert isinstance(answer, GenExpr)
+    unchecked = dataclasses.replace(answer, reader=answer_type(str))
 
     def program(s: pt.ProgramState) -> None:
-        s += pt.gen_string("x", stop=";")
+        s += unchecked
 
-    with pytest.raises(pt.ProgramError, match=r"should be a JSON string.*raise max_tokens"):
-        ran(program, ['"a;b"'])["x"]
+    with pytest.raises(pt.ProgramError, match=r"should be str, but is '\"a'"):
+        ran(program, ['"a'])["x"]
 
 
 def test_var_scope_captures_text() -> None:

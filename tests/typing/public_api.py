@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 from pydantic import BaseModel
 
@@ -35,6 +35,47 @@ def judge(s: pt.ProgramState, essay: str, *, rounds: int = 1) -> str:
     return str(s["grade"])
 
 
+@pt.tool
+def weather(city: str, unit: Literal["C", "F"] = "C") -> str:
+    """The weather."""
+    return f"{city} {unit}"
+
+
+@pt.function
+async def agent(s: pt.ProgramState, question: str) -> str:
+    s.use_tools(weather)
+    s += pt.user(question) + pt.assistant(pt.gen("call", tools=[weather], max_tokens=64))
+    call = await s.get("call")
+    s += pt.tool_result(await call.arun())
+    s += pt.template("{call} {rest}", call=s.ref("call"), rest=pt.gen("rest", 16, stop_regex=["a+"]))
+    await s.ready()
+    assert_type(await s.fork(2).map(count, ["a", "b"]), list[int])
+    return str(s["rest"])
+
+
+async def count(branch: pt.ProgramState, text: str) -> int:
+    return len(text)
+
+
+def length(branch: pt.ProgramState) -> int:
+    return len(branch.text())
+
+
+@pt.function
+def everything(s: pt.ProgramState) -> None:
+    s += pt.gen("a", 3, type=list[int]) + pt.gen("b", dtype="float") + pt.gen("c", ebnf='root ::= "a"')
+    s += pt.gen("d", type=Summary | None, separate_reasoning=True) + pt.gen(
+        "e", return_logprob=True, top_logprobs_num=2
+    )
+    s += pt.separate_reasoning(pt.gen("f", n=2), model_type="qwen3") + pt.gen("g", structural_tag={"format": {}})
+    assert_type(s.fork(2).map(length), list[int])
+    assert_type(s.ref("a", separator=", "), pt.Expr)
+    s.fork(2).join("gather_variable")
+    s.set_var("x", 1)
+    assert_type(s.get_var("x"), Any)
+    s.sync()
+
+
 @pt.function(temperature=0, max_tokens=8)
 def short(s: pt.ProgramState) -> int:
     s += pt.gen("x")
@@ -47,6 +88,13 @@ def run(backend: pt.Backend, plain: pt.Function) -> None:
     assert_type(judge("text", rounds=2), pt.ProgramState)
     assert_type(short(), pt.ProgramState)
     assert_type(judge.run_batch([{"essay": "a"}, ("b",)], progress_bar=True), list[pt.ProgramState])
+    lazily = judge.run_batch([("b",)], generator_style=True, temperature=0, timeout_s=3.0)
+    assert_type(lazily, Iterator[pt.ProgramState])
+    assert_type(judge.run("text", temperature=0, timeout_s=1.5), pt.ProgramState)
+    assert_type(state.text_iter("grade", answer=1), Iterator[str])
+    assert_type(state.value_iter("summary"), Iterator[Any])
+    assert_type(weather("Rome"), str)
+    assert_type(pt.flush_cache(backend), int)
     assert_type(judge.stream("text", backend=backend), pt.ProgramState)
     assert_type(judge.bind(rounds=3).run("text"), pt.ProgramState)
     assert_type(state.text(), str)
@@ -75,6 +123,10 @@ def mistakes(s: pt.ProgramState) -> None:
     short("text")  # type: ignore[call-arg]
     s += None  # type: ignore[arg-type]
     pt.gen("x", temperature="hot")  # type: ignore[arg-type]
-    pt.gen("x", max_new_tokens=3)  # type: ignore[call-arg]
+    pt.gen("x", temprature=3)  # type: ignore[call-arg]
+    pt.gen("x", "32")  # type: ignore[arg-type]
+    weather(3)  # type: ignore[arg-type]
+    s.use_tools(print)  # type: ignore[arg-type]
+    judge.run_batch([("b",)], temperature="hot")  # type: ignore[call-overload]
     pt.select("x", ["a"], choices_method="best")  # type: ignore[arg-type]
     s.fork(2).join(mode="sum")  # type: ignore[arg-type]

@@ -1,0 +1,100 @@
+"""What a `gen` is held to, from the arguments that say so, and how its text is read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from palmette.constrained.compiler import DEFAULT_LIMITS, lower
+from palmette.constrained.errors import GrammarError
+from palmette.constrained.grammar import Grammar
+from palmette.constrained.limits import Deadline
+from palmette.runtime.errors import RequestError
+
+from .expr import Reader
+from .tool import Tool, tool_call_type
+from .types import answer_type
+
+Constraint = tuple[Grammar | None, Reader | None]
+"""The grammar of an answer, and what makes a value of its text; None for any text, and for the text itself."""
+
+_DTYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
+
+
+def constraint(**given: Any) -> Constraint:
+    """The one constraint among these arguments of `gen`, those that are None left out.
+
+    Raises:
+        RequestError: there are two.
+        GrammarError: it is not one, or uses a feature that is refused by name.
+        TypeError: a type cannot be written as JSON.
+    """
+    named = {name: value for name, value in given.items() if value is not None}
+    if len(named) > 1:
+        raise RequestError(f"gen() takes one constraint, not {len(named)}: {', '.join(named)}")
+    for name, value in named.items():
+        grammar, reader = _READERS[name](value)
+        return _legal(grammar), reader
+    return None, None
+
+
+def of_type(annotation: Any) -> Constraint:
+    """The constraint of a Python type."""
+    answer = answer_type(annotation)
+    return _legal(answer.grammar), answer
+
+
+def _of_schema(schema: Any) -> tuple[Grammar, Reader | None]:
+    if isinstance(schema, bool | int | float | str | Mapping | Sequence):  # values: a schema, or refused as one
+        return Grammar.json_schema(schema), None
+    return _of_type(schema)
+
+
+def _of_type(annotation: Any) -> tuple[Grammar, Reader | None]:
+    answer = answer_type(annotation)
+    return answer.grammar, answer
+
+
+def _of_dtype(dtype: Any) -> tuple[Grammar, Reader | None]:
+    annotation = _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+    if annotation not in _DTYPES.values():
+        raise RequestError(f"dtype must be int, float, bool or str, not {dtype!r}; type=... takes any other type")
+    return _of_type(annotation)
+
+
+def _of_structural_tag(spec: Any) -> tuple[Grammar, Reader | None]:
+    return Grammar.structural_tag(spec), None
+
+
+def _of_tools(tools: Any) -> tuple[Grammar, Reader | None]:
+    given = (tools,) if isinstance(tools, Tool) else tools
+    if not isinstance(given, Sequence) or not given or not all(isinstance(tool, Tool) for tool in given):
+        raise RequestError(f"tools must be a non-empty list of functions decorated with @pt.tool, not {tools!r}")
+    answer = tool_call_type(tuple(given))
+    return answer.grammar, answer
+
+
+def _of_grammar(grammar: Any) -> tuple[Grammar, Reader | None]:
+    if not isinstance(grammar, Grammar):
+        raise GrammarError(f"grammar must be a Grammar, such as Grammar.regex(...), not {grammar!r}")
+    return grammar, None
+
+
+_READERS: dict[str, Callable[[Any], tuple[Grammar, Reader | None]]] = {
+    "regex": lambda pattern: (Grammar.regex(pattern), None),
+    "json_schema": _of_schema,
+    "ebnf": lambda source: (Grammar.ebnf(source), None),
+    "structural_tag": _of_structural_tag,
+    "type": _of_type,
+    "dtype": _of_dtype,
+    "tools": _of_tools,
+    "grammar": _of_grammar,
+}
+
+
+@functools.lru_cache(maxsize=1024)
+def _legal(grammar: Grammar) -> Grammar:
+    """`grammar` itself, once its front end has read it; the engine compiles it for its vocabulary later."""
+    lower(grammar, DEFAULT_LIMITS, Deadline(DEFAULT_LIMITS))
+    return grammar

@@ -1,0 +1,181 @@
+"""How runs are given options, end in time, and are batched."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.lang.recording import RecordingBackend
+
+import palmette as pt
+from palmette.runtime.program import Generate
+
+
+@pt.function(temperature=0.5, max_tokens=8)
+def ask(s: pt.ProgramState, question: str) -> str:
+    s += question + pt.gen("answer", top_p=0.5)
+    return str(s["answer"])
+
+
+def params_of(backend: pt.MockBackend) -> Any:
+    node = backend.calls[-1].node
+    assert isinstance(node, Generate)
+    return node.params
+
+
+def test_options_at_the_run_win_over_the_function_and_lose_to_the_gen() -> None:
+    """One order holds: gen, run, function, the model's own generation_config, the table of defaults."""
+    backend = pt.MockBackend({"": "a"}, sampling_defaults={"top_k": 20, "temperature": 0.7, "min_p": 0.1})
+    ask.run("q", backend=backend, temperature=0, top_p=0.9, max_new_tokens=3)
+    params = params_of(backend)
+    assert (params.temperature, params.top_p, params.max_tokens, params.top_k) == (0, 0.5, 3, 20)
+    assert (params.min_p, params.presence_penalty) == (0.1, 0.0)
+    ask.run_batch([{"question": "q", "seed": 3}], backend=backend, seed=1, top_k=-1)
+    assert (params_of(backend).seed, params_of(backend).top_k, params_of(backend).temperature) == (3, 0, 0.5)
+
+
+def test_options_are_told_from_arguments() -> None:
+    """A parameter named like an option is the function's; what is neither is an error that names the signature."""
+
+    @pt.function
+    def odd(s: pt.ProgramState, /, seed: str, **rest: object) -> object:
+        return seed, rest
+
+    assert odd.run("s", temperature=3, backend=pt.MockBackend()).ret_value == ("s", {"temperature": 3})
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'tone'; its signature is ask\(question"):
+        ask.run("q", tone=3, backend=pt.MockBackend())
+    with pytest.raises(pt.RequestError, match="temperature must be a number"):
+        ask.run("q", temperature=-1, backend=pt.MockBackend())
+    with pytest.raises(pt.RequestError, match="two names of one option"):
+        ask.run("q", max_new_tokens=3, max_tokens=4, backend=pt.MockBackend())
+
+
+# -- deadlines -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_ends_at_its_deadline() -> None:
+    """The run raises a TimeoutError, the session is closed and what was not done has failed."""
+    backend = RecordingBackend({"": "late"}, latency_s=60)
+    with pytest.raises(pt.DeadlineExceededError, match=r"did not end within timeout_s=0\.05") as failure:
+        ask.run("q", backend=backend, timeout_s=0.05)
+    assert isinstance(failure.value, TimeoutError)
+    assert backend.closed == 1
+
+
+def test_a_deadline_stays_with_its_item_and_its_stream() -> None:
+    """In a batch and in a stream the state keeps the error."""
+    backend = RecordingBackend({"": "late"}, latency_s=60)
+    states = ask.run_batch([("slow",)], backend=backend, timeout_s=0.05)
+    assert isinstance(states[0].error(), pt.DeadlineExceededError)
+    state = ask.stream("q", backend=RecordingBackend({"": "late"}, latency_s=60), timeout_s=0.05)
+    with pytest.raises(pt.NodeFailedError) as failure:
+        "".join(state.text_iter())
+    assert isinstance(failure.value.__cause__, pt.DeadlineExceededError)
+    assert ask.run("f", backend=pt.MockBackend(["in time"]), timeout_s=60).ret_value == "in time"
+
+
+def test_a_deadline_reaches_unread_generations() -> None:
+    """A function that returns before its generations are done is still held to the deadline."""
+
+    @pt.function
+    def unread(s: pt.ProgramState) -> None:
+        s += pt.gen("x")
+
+    with pytest.raises(pt.DeadlineExceededError):
+        unread.run(backend=pt.MockBackend({"": "late"}, latency_s=60), timeout_s=0.05)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, True, "1", float("nan")])
+def test_wrong_deadlines_are_refused(timeout_s: Any) -> None:
+    """A deadline that is no time is an error before anything runs."""
+    with pytest.raises(pt.RequestError, match="timeout_s must be a number of seconds above 0"):
+        ask.run("q", backend=pt.MockBackend(), timeout_s=timeout_s)
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_generator_takes_items_as_it_goes() -> None:
+    """With generator_style the states come in order, and items may be endless: a bounded number is taken ahead."""
+    taken: list[int] = []
+
+    def items() -> Iterator[tuple[str]]:
+        place = 0
+        while True:
+            taken.append(place)
+            yield (f"{place} ",)
+            place += 1
+
+    backend = pt.MockBackend(lambda prompt, node: prompt)
+    states = ask.run_batch(items(), backend=backend, num_threads=2, generator_style=True)
+    assert [next(states).ret_value for _ in range(5)] == [f"{place} " for place in range(5)]
+    assert len(taken) <= 9
+    states.close()  # type: ignore[attr-defined]  # an iterator to its users; closing it stops the batch
+
+
+def test_a_generator_checks_each_item_when_it_is_taken() -> None:
+    """A wrong item is an error that says which one, after the states before it."""
+    states = ask.run_batch([("a",), ("b", "c")], backend=pt.MockBackend({"": "x"}), generator_style=True, num_threads=1)
+    with pytest.raises(TypeError, match="item 1 of run_batch: too many positional arguments"):
+        list(states)
+
+
+def test_an_interrupted_batch_cancels_its_runs() -> None:
+    """What the waiting thread raises ends the batch, and the sessions that are open are closed."""
+    backend = RecordingBackend({"": "late"}, latency_s=60)
+
+    def items() -> Iterator[tuple[str]]:
+        yield ("a",)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        next(ask.run_batch(items(), backend=backend, generator_style=True, num_threads=2))
+
+
+# -- branches side by side -------------------------------------------------------------------------------------------
+
+
+def test_map_runs_the_code_of_branches_side_by_side() -> None:
+    """Every branch reaches a barrier that one after the other could not pass, and results come in order."""
+    barrier = threading.Barrier(3)
+
+    def grade(branch: pt.ProgramState, aspect: str, weight: int) -> int:
+        branch += aspect + pt.gen_int("grade")
+        barrier.wait(30)
+        with pytest.raises(KeyError, match="was never set"):
+            branch["nothing"]
+        return weight * int(branch["grade"])
+
+    @pt.function
+    def program(s: pt.ProgramState) -> list[int]:
+        forks = s.fork(3)
+        grades = forks.map(grade, ["a", "b", "c"], [1, 10, 100])
+        forks.join()
+        return grades
+
+    state = program.run(backend=pt.MockBackend({"a$": "1", "b$": "2", "c$": "3"}))
+    assert state.ret_value == [1, 20, 300]
+    assert state["grade"] == [1, 2, 3]
+
+
+def test_map_raises_the_first_failure_after_all_have_ended() -> None:
+    """The others go on; the exception says in which branch it was raised."""
+    ended: list[int] = []
+
+    def work(branch: pt.ProgramState, place: int) -> None:
+        if place == 1:
+            raise LookupError("no such thing")
+        ended.append(place)
+
+    @pt.function
+    def program(s: pt.ProgramState) -> None:
+        with pytest.raises(ValueError, match=r"shorter|longer"):
+            s.fork(2).map(work, [1])
+        s.fork(3).map(work, [0, 1, 2])
+
+    with pytest.raises(LookupError, match="no such thing") as failure:
+        program.run(backend=pt.MockBackend())
+    assert failure.value.__notes__ == ["in branch 1 of forks.map()"]
+    assert sorted(ended) == [0, 2]
