@@ -18,7 +18,9 @@ from .models.config import ModelConfig, RopeScaling
 
 Float32Array = npt.NDArray[np.float32]
 
-_ARCHITECTURES = {"llama": "LlamaForCausalLM"}
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+_PERMUTING = ("llama",)
+"""Architectures whose query and key rows llama.cpp's converter reorders."""
 _ROPE_FACTORS = "rope_freqs.weight"
 _TOP_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -28,6 +30,8 @@ _TOP_NAMES = {
 _LAYER_PARTS = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
@@ -41,7 +45,7 @@ _PERMUTED = re.compile(r".*\.self_attn\.(q|k)_proj\.(weight|bias)")
 
 
 class GGUFFile:
-    """One GGUF file of a Llama architecture.
+    """One GGUF file of an architecture in `_ARCHITECTURES`.
 
     Attributes:
         metadata: its key-value pairs.
@@ -87,7 +91,7 @@ class GGUFFile:
         except NotImplementedError as error:
             kind = tensor.tensor_type.name
             raise ModelLoadError(f"{self.path}: tensor {name!r} is {kind}, which cannot be dequantized") from error
-        match = _PERMUTED.fullmatch(name)
+        match = _PERMUTED.fullmatch(name) if self._prefix in _PERMUTING else None
         return _unpermuted(values, self._heads() if match[1] == "q" else self._kv_heads()) if match else values
 
     def read_into(self, name: str, slot: TensorSlot) -> None:
@@ -123,7 +127,7 @@ class GGUFFile:
             raise ModelLoadError(f"{self.path}: rotary embeddings of {turned} of {head_dim} dimensions")
         return {
             "architectures": [_ARCHITECTURES[self._prefix]],
-            "model_type": "llama",
+            "model_type": self._prefix,
             "vocab_size": self.shape("model.embed_tokens.weight")[0],
             "hidden_size": hidden,
             "intermediate_size": self._get("feed_forward_length"),
@@ -148,7 +152,9 @@ class GGUFFile:
         kind = self._get("rope.scaling.type", "none")
         if kind == "none":
             return None
-        return {"rope_type": kind, "factor": _shortest(self._get("rope.scaling.factor", 1.0))}
+        original = self._get("rope.scaling.original_context_length", self._get("context_length"))
+        factor = _shortest(self._get("rope.scaling.factor", 1.0))
+        return {"rope_type": kind, "factor": factor, "original_max_position_embeddings": original}
 
     def _heads(self) -> int:
         return int(self._get("attention.head_count"))

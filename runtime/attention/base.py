@@ -52,5 +52,5 @@ class AttentionBackend(Protocol):
 
         Returns:
             [T, layer.num_heads, layer.head_dim]. The token at position p of a row sees positions 0 to p of it, or the
-            last `sliding_window` of those.
+            last `sliding_window` of those; scores are scaled by layer.scale and capped by layer.softcap.
         """

@@ -32,7 +32,7 @@ class _InPlaceRows:
     lengths: npt.NDArray[np.int64]
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, layer: RadixAttention) -> Tensor:
-        return decode_attention(q, keys, values, self.kv_slots, self.lengths, scale=layer.scale)
+        return decode_attention(q, keys, values, self.kv_slots, self.lengths, scale=layer.scale, softcap=layer.softcap)
 
 
 class CPUAttention(TorchNativeAttention):

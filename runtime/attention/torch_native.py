@@ -20,6 +20,9 @@ from .base import AttentionPlan
 
 Int64Array = npt.NDArray[np.int64]
 
+_MOST_SCORES = 1 << 25
+"""Scores that are held at once where torch has no fused operator (128 MB in float32)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -62,7 +65,10 @@ class _GatheredRows:
         shape = (count, length, layer.num_kv_heads, layer.head_dim)
         k, v = (x.index_select(0, self.kv_slots.view(-1)).view(shape).transpose(1, 2) for x in (keys, values))
         grouped = q.reshape(count, layer.num_kv_heads, -1, layer.head_dim)
-        out = functional.scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask, scale=layer.scale)
+        if layer.softcap is None:
+            out = functional.scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask, scale=layer.scale)
+        else:
+            out = _capped_attention(grouped, k, v, self.mask, layer.scale, layer.softcap)
         return out.reshape(count, layer.num_heads, layer.head_dim)
 
 
@@ -121,6 +127,8 @@ class TorchNativeAttention:
         if work.kv_slots is not None:
             k = self._storage.keys[layer.layer_id].index_select(0, work.kv_slots)
             v = self._storage.values[layer.layer_id].index_select(0, work.kv_slots)
+        if layer.softcap is not None:
+            return _capped_prefill(q, k, v, work.mask, layer.scale, layer.softcap)
         out = functional.scaled_dot_product_attention(
             q.transpose(0, 1).unsqueeze(0),
             k.transpose(0, 1).unsqueeze(0),
@@ -166,6 +174,31 @@ class TorchNativeAttention:
         if self._storage.device.type == "cpu":
             return tensor
         return tensor.pin_memory().to(self._storage.device, non_blocking=True)
+
+
+def _capped_prefill(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:
+    """q [Q, heads, head_dim] of one row over k and v [L, kv_heads, head_dim], a bounded number of scores at a time.
+
+    Args:
+        mask: [Q, L], which query sees which key; None is plainly causal, with Q = L.
+    """
+    count, heads, head_dim = q.shape
+    grouped = q.view(count, k.shape[1], -1, head_dim).permute(1, 2, 0, 3)
+    keys, values = k.transpose(0, 1).unsqueeze(1), v.transpose(0, 1).unsqueeze(1)
+    if mask is None:
+        mask = torch.ones(count, len(k), dtype=torch.bool, device=q.device).tril()
+    at_once = max(1, _MOST_SCORES // (heads * len(k)))
+    pieces = zip(torch.split(grouped, at_once, dim=2), torch.split(mask, at_once), strict=True)
+    parts = [_capped_attention(part, keys, values, seen, scale, softcap) for part, seen in pieces]
+    return torch.cat(parts, dim=2).permute(2, 0, 1, 3).reshape(count, heads, head_dim)
+
+
+def _capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:
+    """Attention whose scores s are softcap * tanh(s / softcap); shapes as of torch's, the softmax in float32."""
+    scores = (q @ k.transpose(-1, -2)).mul_(scale / softcap).tanh_().mul_(softcap).float()
+    if mask is not None:
+        scores.masked_fill_(~mask, -torch.inf)
+    return scores.softmax(-1).to(v.dtype) @ v
 
 
 def _rows(batch: AttentionPlan, page_size: int) -> list[Row]:

@@ -10,9 +10,19 @@ time therefore, which numba's simplest threading layer asks for.
 
 from __future__ import annotations
 
-from .elementwise import rms_norm, rotate, silu_and_mul
+from .elementwise import gelu_tanh_and_mul, norm_heads, rms_norm, rotate, silu_and_mul
 from .paged_decode import decode_attention, supports_head_dim
 from .products import linear
 from .vectors import use_torch_threads
 
-__all__ = ["decode_attention", "linear", "rms_norm", "rotate", "silu_and_mul", "supports_head_dim", "use_torch_threads"]
+__all__ = [
+    "decode_attention",
+    "gelu_tanh_and_mul",
+    "linear",
+    "norm_heads",
+    "rms_norm",
+    "rotate",
+    "silu_and_mul",
+    "supports_head_dim",
+    "use_torch_threads",
+]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .elementwise import exp32
+from .elementwise import exp32, tanh32
 from .vectors import LANES, address, compiled, four_scores, weighted_values
 
 Float32Array = npt.NDArray[np.float32]
@@ -33,6 +33,7 @@ def decode_attention(
     lengths: npt.NDArray[np.int64],
     *,
     scale: float,
+    softcap: float | None = None,
 ) -> Tensor:
     """Attend, each row to its own slots.
 
@@ -41,6 +42,7 @@ def decode_attention(
         keys, values: [all slots, kv_heads, head_dim] of a layer.
         slots: [M, L], of which row m sees the first lengths[m] (at least one).
         scale: factor of q . k.
+        softcap: scores s become softcap * tanh(s / softcap); None leaves them.
 
     Returns:
         [M, heads, head_dim].
@@ -48,8 +50,9 @@ def decode_attention(
     rows, heads, head_dim = q.shape
     scaled = q * scale
     out = torch.empty(rows, heads, head_dim)
-    kernel = _kernel(_heads_at_once(heads // keys.shape[1]), head_dim, _vectors_at_once(head_dim))
-    kernel(scaled.numpy(), keys.numpy(), values.numpy(), slots, lengths, out.numpy())
+    at_once, vectors = _heads_at_once(heads // keys.shape[1]), _vectors_at_once(head_dim)
+    kernel = _kernel(at_once, head_dim, vectors, softcap is not None)
+    kernel(scaled.numpy(), keys.numpy(), values.numpy(), slots, lengths, np.float32(softcap or 0), out.numpy())
     return out
 
 
@@ -62,7 +65,7 @@ def _vectors_at_once(head_dim: int) -> int:
 
 
 @functools.cache
-def _kernel(at_once: int, head_dim: int, vectors: int) -> Kernel:
+def _kernel(at_once: int, head_dim: int, vectors: int, capped: bool) -> Kernel:
     """The kernel for these sizes: loops over heads and vectors are unrolled into registers.
 
     Tasks go through rows within a key head, so that rows with a common prefix find its keys in the CPU's cache.
@@ -76,6 +79,7 @@ def _kernel(at_once: int, head_dim: int, vectors: int) -> Kernel:
         values: Float32Array,
         slots: npt.NDArray[np.int32],
         lengths: npt.NDArray[np.int64],
+        softcap: np.float32,
         out: Float32Array,
     ) -> None:
         rows, heads, _ = q.shape
@@ -103,6 +107,8 @@ def _kernel(at_once: int, head_dim: int, vectors: int) -> Kernel:
                         address(weights) + t * 4,
                         padded,
                     )
+                if capped:
+                    cap(weights, length, softcap)
                 softmax(weights, length)
                 line = address(slots) + m * slots.shape[1] * 4
                 for i in range(0, head_dim, width):
@@ -120,6 +126,15 @@ def _kernel(at_once: int, head_dim: int, vectors: int) -> Kernel:
                     )
 
     return attend
+
+
+@compiled()
+def cap(scores: Float32Array, length: int, softcap: np.float32) -> None:
+    """Replace scores [heads, :length] by softcap * tanh(scores / softcap)."""
+    factor = np.float32(1) / softcap
+    for h in range(len(scores)):
+        for t in range(length):
+            scores[h, t] = softcap * tanh32(scores[h, t] * factor)
 
 
 @compiled()

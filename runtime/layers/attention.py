@@ -15,6 +15,7 @@ class RadixAttention(nn.Module):
         num_heads, num_kv_heads, head_dim: of this rank.
         scale: factor of q . k.
         sliding_window: a token sees this many tokens, itself among them; None is all before it.
+        softcap: scores s become softcap * tanh(s / softcap); None leaves them.
     """
 
     def __init__(
@@ -26,6 +27,7 @@ class RadixAttention(nn.Module):
         head_dim: int,
         sliding_window: int | None = None,
         scale: float | None = None,
+        softcap: float | None = None,
     ) -> None:
         super().__init__()
         self.layer_id = layer_id
@@ -34,6 +36,7 @@ class RadixAttention(nn.Module):
         self.head_dim = head_dim
         self.sliding_window = sliding_window
         self.scale = head_dim**-0.5 if scale is None else scale
+        self.softcap = softcap
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, attention: AttentionBackend) -> Tensor:
         """q [T, num_heads, head_dim], k and v [T, num_kv_heads, head_dim] -> [T, num_heads, head_dim]."""

@@ -28,6 +28,19 @@ class _Linear(nn.Module):
             slots[f"{name}.bias"] = TensorSlot((whole,), self.bias[part], 0, start)
         return slots
 
+    def fused_slots(self, name: str) -> Slots:
+        """Slots of one checkpoint layer that holds all outputs in the order in which they are here.
+
+        Raises:
+            ModelLoadError: the layer is split over ranks, which hold several parts of that layer.
+        """
+        if self.placement.world > 1:
+            raise ModelLoadError(
+                f"tensor {name}.weight holds several layers in one: the model runs on one rank, not on "
+                f"{self.placement.world}"
+            )
+        return self._row_slots(name, 0, len(self.weight), len(self.weight), 0)
+
 
 class MergedColumnParallelLinear(_Linear):
     """Several layers of the same input in one product; each rank holds its part of every layer's outputs.

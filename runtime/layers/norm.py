@@ -1,4 +1,4 @@
-"""Root mean square normalisation."""
+"""Root mean square normalisation, of whole vectors and of heads."""
 
 from __future__ import annotations
 
@@ -9,20 +9,41 @@ from .placement import Placement, Slots, TensorSlot
 
 
 class RMSNorm(nn.Module):
-    """x [T, size] -> x / sqrt(mean(x ** 2) + eps) * weight, the mean in float32.
+    """x [T, size] -> x / sqrt(mean(x ** 2) + eps) * (offset + weight), the mean in float32.
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
 
-    def __init__(self, size: int, eps: float, *, placement: Placement) -> None:
+    def __init__(self, size: int, eps: float, *, offset: float = 0.0, placement: Placement) -> None:
         super().__init__()
         self.eps = eps
+        self.offset = offset
         self._rms_norm = operators_for(placement).rms_norm
         self.weight = placement.empty(size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._rms_norm(x, self.weight, self.eps)
+        return self._rms_norm(x, self.weight, self.eps, self.offset)
 
     def slots(self, name: str) -> Slots:
         """The slot of the checkpoint layer `name`."""
         return {f"{name}.weight": TensorSlot(tuple(self.weight.shape), self.weight)}
+
+
+class HeadNorm(nn.Module):
+    """RMSNorm of each query and key head by itself, with one weight for all queries and one for all keys."""
+
+    def __init__(self, head_dim: int, eps: float, *, offset: float = 0.0, placement: Placement) -> None:
+        super().__init__()
+        self.eps = eps
+        self.offset = offset
+        self._norm_heads = operators_for(placement).norm_heads
+        self.weight = placement.empty(2, head_dim)
+
+    def forward(self, qkv: Tensor, heads: int, kv_heads: int) -> Tensor:
+        """Of [T, heads + 2 * kv_heads, head_dim], the queries and keys [T, heads + kv_heads, head_dim]."""
+        return self._norm_heads(qkv, heads, kv_heads, self.weight, self.eps, self.offset)
+
+    def slots(self, query: str, key: str) -> Slots:
+        """The slots of the checkpoint layers of these names."""
+        names = (f"{query}.weight", f"{key}.weight")
+        return {name: TensorSlot(tuple(row.shape), row) for name, row in zip(names, self.weight, strict=True)}

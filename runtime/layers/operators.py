@@ -19,18 +19,31 @@ class Linear(Protocol):
 
 
 class RMSNormalise(Protocol):
-    def __call__(self, x: Tensor, weight: Tensor, eps: float, /) -> Tensor:
-        """x [T, size] / sqrt(mean(x ** 2) + eps) * weight [size]."""
+    def __call__(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0, /) -> Tensor:
+        """x [T, size] / sqrt(mean(x ** 2) + eps) * (offset + weight [size])."""
 
 
-class SiluAndMul(Protocol):
+class NormHeads(Protocol):
+    def __call__(
+        self, x: Tensor, heads: int, kv_heads: int, weight: Tensor, eps: float, offset: float = 0.0, /
+    ) -> Tensor:
+        """Normalise each of the first heads of x [T, H, head_dim] -> [T, heads + kv_heads, head_dim].
+
+        The first row of weight [2, head_dim] is for `heads` of them, the second for `kv_heads`.
+        """
+
+
+class GateAndMul(Protocol):
     def __call__(self, gate_up: Tensor, /) -> Tensor:
-        """silu(gate) * up of gate_up [T, 2 * size], both halves side by side -> [T, size]."""
+        """f(gate) * up of gate_up [T, 2 * size], both halves side by side -> [T, size]."""
 
 
 class Rotate(Protocol):
     def __call__(self, x: Tensor, heads: int, cos: Tensor, sin: Tensor, /) -> Tensor:
-        """Turn the first `heads` heads of x [T, H, head_dim] by angles [T, 1, head_dim / 2]."""
+        """Turn the first `heads` heads of x [T, H, head_dim] by angles [T, 1, rotary_dim / 2].
+
+        Components after the first rotary_dim stay as they are.
+        """
 
 
 class UseThread(Protocol):
@@ -44,7 +57,9 @@ class Operators:
 
     linear: Linear
     rms_norm: RMSNormalise
-    silu_and_mul: SiluAndMul
+    norm_heads: NormHeads
+    silu_and_mul: GateAndMul
+    gelu_tanh_and_mul: GateAndMul
     rotate: Rotate
     use_thread: UseThread
 
@@ -54,8 +69,16 @@ def operators_for(placement: Placement) -> Operators:
     return _cpu_float32() if placement.device.type == "cpu" and placement.dtype == torch.float32 else TORCH
 
 
-def _rms_norm(x: Tensor, weight: Tensor, eps: float, /) -> Tensor:
-    return functional.rms_norm(x, weight.shape, weight, eps)
+def _rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0, /) -> Tensor:
+    if not offset:
+        return functional.rms_norm(x, weight.shape, weight, eps)
+    return functional.rms_norm(x.float(), weight.shape, weight.float() + offset, eps).to(x.dtype)
+
+
+def _norm_heads(x: Tensor, heads: int, kv_heads: int, weight: Tensor, eps: float, offset: float = 0.0, /) -> Tensor:
+    normal = functional.rms_norm(x[:, : heads + kv_heads].float(), x.shape[2:], eps=eps)
+    query, key = (weight.float() + offset).unbind(0)
+    return torch.cat((normal[:, :heads] * query, normal[:, heads:] * key), dim=1).to(x.dtype)
 
 
 def _silu_and_mul(gate_up: Tensor, /) -> Tensor:
@@ -63,16 +86,24 @@ def _silu_and_mul(gate_up: Tensor, /) -> Tensor:
     return functional.silu(gate) * up
 
 
+def _gelu_tanh_and_mul(gate_up: Tensor, /) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    return functional.gelu(gate, approximate="tanh") * up
+
+
 def _rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor, /) -> Tensor:
-    first, second = x[:, :heads].chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    half = cos.shape[-1]
+    first, second, rest = x[:, :heads].tensor_split((half, 2 * half), dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
 
 
 def _no_preparation() -> None:
     """torch needs none."""
 
 
-TORCH = Operators(functional.linear, _rms_norm, _silu_and_mul, _rotate, _no_preparation)
+TORCH = Operators(
+    functional.linear, _rms_norm, _norm_heads, _silu_and_mul, _gelu_tanh_and_mul, _rotate, _no_preparation
+)
 
 
 @functools.cache
@@ -82,7 +113,9 @@ def _cpu_float32() -> Operators:
     return Operators(
         cpu_kernels.linear,
         cpu_kernels.rms_norm,
+        cpu_kernels.norm_heads,
         cpu_kernels.silu_and_mul,
+        cpu_kernels.gelu_tanh_and_mul,
         cpu_kernels.rotate,
         cpu_kernels.use_torch_threads,
     )

@@ -10,9 +10,15 @@ from typing import Any, Literal
 
 from palmette.runtime.errors import ModelLoadError
 
-RopeKind = Literal["default", "linear", "llama3", "divisors"]
-_ROPE_KINDS_IN_CONFIG = ("default", "linear", "llama3")
-_ACTIVATIONS = ("silu", "swish")
+Activation = Literal["silu", "gelu_tanh"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "divisors"]
+
+
+class UnsupportedModelError(ModelLoadError):
+    """A model that Palmette has no code of its own for: another architecture, or a config that asks for more.
+
+    The config is not broken: transformers' own code may run the model.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +27,15 @@ class RopeScaling:
 
     Attributes:
         kind: "default" leaves them; "linear" divides all by `factor`; "llama3" divides low frequencies by `factor`,
-            leaves high ones and blends between; "divisors" divides each by its own number (as GGUF files store it).
+            leaves high ones and blends between; "yarn" does so too, with another blend; "divisors" divides each by its
+            own number (as GGUF files store it).
         factor: >= 1.
-        low_freq_factor, high_freq_factor: wavelengths above original_context / low are low frequencies, those below
-            original_context / high are high ones.
+        low_freq_factor, high_freq_factor: "llama3" and "yarn" divide what turns fewer than low times within
+            original_context, and leave what turns more than high times.
         original_context: context length of pretraining, in tokens.
-        divisors: [head_dim / 2], for kind "divisors".
+        divisors: [rotary_dim / 2], for kind "divisors".
+        attention_factor: cosines and sines are multiplied by it.
+        whole_steps: the blend of "yarn" begins and ends at whole components.
     """
 
     kind: RopeKind = "default"
@@ -35,18 +44,45 @@ class RopeScaling:
     high_freq_factor: float = 4.0
     original_context: int = 8192
     divisors: tuple[float, ...] = ()
+    attention_factor: float = 1.0
+    whole_steps: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary embeddings of a layer: `theta` is the base of their wavelengths."""
+
+    theta: float
+    scaling: RopeScaling = RopeScaling()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Shape of a decoder of the Llama family.
+    """Shape of a decoder, and the ways in which it differs from Llama.
 
     Attributes:
         architecture: as in `architectures` of config.json.
         vocab_size: number of logits.
         num_heads, num_kv_heads: query heads, and the key and value heads that groups of them share.
-        sliding_window: a token sees this many tokens, itself among them; None is all before it.
+        rope_theta, rope: rotary embeddings of all layers, less those of `sliding_rope`.
         context_length: most tokens the model was made for.
+        rotary_dim: components of a head that are turned, its first; None is all.
+        rotary_layers: by layer, whether it has rotary embeddings; empty where all have.
+        sliding_window: a token sees this many tokens, itself among them; None is all before it.
+        sliding_layers: by layer, whether it has the window; empty where all have.
+        sliding_rope: rotary embeddings of the layers with a window, where they differ.
+        attention_bias, output_bias: biases of the query, key and value projections, and of attention's output.
+        qk_norm: queries and keys are normalised, head by head, before they are turned.
+        attention_scale: factor of q . k; None is 1 / sqrt(head_dim).
+        attention_softcap: scores s become cap * tanh(s / cap).
+        norm_offset: norms multiply by norm_offset + weight.
+        sandwich_norms: what attention and the MLP give is normalised too, before it is added.
+        embedding_scale: factor of embeddings, in the model's dtype.
+        residual_scale: factor of what a layer's parts add.
+        logit_divisor: of logits.
+        logit_softcap: logits l become cap * tanh(l / cap).
+        fused_projections: the checkpoint holds q, k and v in one tensor, and gate and up in another.
+        tensor_prefix: stands before the names of the model's tensors, in a checkpoint that holds others beside them.
         eos_token_ids: end-of-sequence tokens that config.json names.
         dtype: of the checkpoint, "float32" where it does not say.
     """
@@ -63,10 +99,27 @@ class ModelConfig:
     rope_theta: float
     context_length: int
     rope: RopeScaling = RopeScaling()
+    rotary_dim: int | None = None
+    rotary_layers: tuple[bool, ...] = ()
     sliding_window: int | None = None
+    sliding_layers: tuple[bool, ...] = ()
+    sliding_rope: Rope | None = None
     attention_bias: bool = False
+    output_bias: bool = False
     mlp_bias: bool = False
+    qk_norm: bool = False
+    attention_scale: float | None = None
+    attention_softcap: float | None = None
+    activation: Activation = "silu"
+    norm_offset: float = 0.0
+    sandwich_norms: bool = False
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_divisor: float = 1.0
+    logit_softcap: float | None = None
     tie_word_embeddings: bool = False
+    fused_projections: bool = False
+    tensor_prefix: str = ""
     eos_token_ids: tuple[int, ...] = ()
     dtype: str = "float32"
 
@@ -75,7 +128,8 @@ class ModelConfig:
         """Read `folder`/config.json.
 
         Raises:
-            ModelLoadError: it is missing, is not a JSON object, lacks a field, or asks for what is not supported.
+            UnsupportedModelError: Palmette has no code of its own for the model.
+            ModelLoadError: the file is missing, is not a JSON object, or lacks a field.
         """
         path = folder / "config.json"
         return cls.from_dict(read_json_object(path), source=str(path))
@@ -85,9 +139,27 @@ class ModelConfig:
         """Build from the fields of a config.json, in transformers 4's or 5's spelling. `source` is named in errors.
 
         Raises:
-            ModelLoadError: a field is missing or wrong, or asks for what is not supported.
+            UnsupportedModelError: Palmette has no code of its own for the model.
+            ModelLoadError: a field is missing or wrong.
         """
-        return _ConfigReader(values, source).read()
+        from .families import read_config  # which builds configs
+
+        return read_config(values, source)
+
+    def window_of(self, layer_id: int) -> int | None:
+        """How many tokens a token sees in a layer, itself among them; None is all before it."""
+        return self.sliding_window if self._slides(layer_id) else None
+
+    def rope_of(self, layer_id: int) -> Rope | None:
+        """The rotary embeddings of a layer, if it has any."""
+        if self.rotary_layers and not self.rotary_layers[layer_id]:
+            return None
+        if self.sliding_rope is not None and self._slides(layer_id):
+            return self.sliding_rope
+        return Rope(self.rope_theta, self.rope)
+
+    def _slides(self, layer_id: int) -> bool:
+        return not self.sliding_layers or self.sliding_layers[layer_id]
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -105,126 +177,6 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path} must hold a JSON object, not {type(values).__name__}")
     return values
-
-
-class _ConfigReader:
-    """Takes the fields of one config.json apart."""
-
-    def __init__(self, values: Mapping[str, Any], source: str) -> None:
-        self._values = values
-        self._source = source
-
-    def read(self) -> ModelConfig:
-        self._refuse_unsupported()
-        heads = self._size("num_attention_heads")
-        kv_heads = self._size("num_key_value_heads", heads)
-        if heads % kv_heads:
-            raise self._error(f"num_attention_heads={heads} is not a multiple of num_key_value_heads={kv_heads}")
-        context = self._size("max_position_embeddings", 2048)
-        theta, rope = self._rope(context)
-        return ModelConfig(
-            architecture=self._architecture(),
-            vocab_size=self._size("vocab_size"),
-            hidden_size=self._size("hidden_size"),
-            intermediate_size=self._size("intermediate_size"),
-            num_layers=self._size("num_hidden_layers"),
-            num_heads=heads,
-            num_kv_heads=kv_heads,
-            head_dim=self._head_dim(heads),
-            rms_norm_eps=self._number(self._values, "rms_norm_eps", 1e-6),
-            rope_theta=theta,
-            rope=rope,
-            context_length=context,
-            sliding_window=self._sliding_window(),
-            attention_bias=self._flag("attention_bias"),
-            mlp_bias=self._flag("mlp_bias"),
-            tie_word_embeddings=self._flag("tie_word_embeddings"),
-            eos_token_ids=token_ids(self._values.get("eos_token_id")),
-            dtype=str(self._values.get("dtype") or self._values.get("torch_dtype") or "float32"),
-        )
-
-    def _refuse_unsupported(self) -> None:
-        if quantization := self._values.get("quantization_config"):
-            method = quantization.get("quant_method", "?") if isinstance(quantization, Mapping) else quantization
-            raise self._error(
-                f"quantization_config ({method}) is not supported: give a float32, bfloat16 or float16 checkpoint"
-            )
-        if (activation := self._values.get("hidden_act", "silu")) not in _ACTIVATIONS:
-            raise self._error(f"hidden_act={activation!r} is not supported; known: {', '.join(_ACTIVATIONS)}")
-
-    def _architecture(self) -> str:
-        names = self._values.get("architectures")
-        if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
-            raise self._error(f"architectures must be a list of one name, not {names!r}")
-        return names[0]
-
-    def _head_dim(self, heads: int) -> int:
-        if self._values.get("head_dim") is not None:
-            head_dim = self._size("head_dim")
-        else:
-            hidden = self._size("hidden_size")
-            if hidden % heads:
-                raise self._error(f"hidden_size={hidden} is not a multiple of num_attention_heads={heads}")
-            head_dim = hidden // heads
-        if head_dim % 2:
-            raise self._error(f"head_dim={head_dim} must be even for rotary embeddings")
-        return head_dim
-
-    def _sliding_window(self) -> int | None:
-        if self._values.get("sliding_window") is None or self._values.get("use_sliding_window") is False:
-            return None
-        return self._size("sliding_window")
-
-    def _rope(self, context: int) -> tuple[float, RopeScaling]:
-        """theta and scaling: transformers 5 keeps both in rope_parameters, older files in two places."""
-        parameters = self._values.get("rope_parameters") or self._values.get("rope_scaling") or {}
-        if not isinstance(parameters, Mapping):
-            raise self._error(f"rope_parameters must be an object, not {parameters!r}")
-        theta_default = self._number(self._values, "rope_theta", 10000.0)
-        theta = self._number(parameters, "rope_theta", theta_default)
-        kind = parameters.get("rope_type", parameters.get("type", "default"))
-        if kind not in _ROPE_KINDS_IN_CONFIG:
-            raise self._error(f"rope_type={kind!r} is not supported; known: {', '.join(_ROPE_KINDS_IN_CONFIG)}")
-        if kind == "default":
-            return theta, RopeScaling()
-        return theta, self._scaling(kind, parameters, context)
-
-    def _scaling(self, kind: Literal["linear", "llama3"], parameters: Mapping[str, Any], context: int) -> RopeScaling:
-        factor = self._number(parameters, "factor")
-        if kind == "linear":
-            return RopeScaling("linear", factor)
-        return RopeScaling(
-            "llama3",
-            factor,
-            self._number(parameters, "low_freq_factor"),
-            self._number(parameters, "high_freq_factor"),
-            int(self._number(parameters, "original_max_position_embeddings", context)),
-        )
-
-    def _size(self, name: str, default: int | None = None) -> int:
-        value = self._values.get(name)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self._error(f"{name} must be a whole number of at least 1, not {value!r}")
-        return value
-
-    def _number(self, values: Mapping[str, Any], name: str, default: float | None = None) -> float:
-        value = values.get(name)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise self._error(f"{name} must be a number above 0, not {value!r}")
-        return float(value)
-
-    def _flag(self, name: str) -> bool:
-        value = self._values.get(name, False)
-        if not isinstance(value, bool):
-            raise self._error(f"{name} must be true or false, not {value!r}")
-        return value
-
-    def _error(self, message: str) -> ModelLoadError:
-        return ModelLoadError(f"{self._source}: {message}")
 
 
 def token_ids(value: object) -> tuple[int, ...]:

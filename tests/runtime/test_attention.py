@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.tiny_models import tiny_config
 from torch import Tensor
 
-from palmette.runtime.attention import AttentionPlan, attention_backend
+from palmette.runtime.attention import AttentionPlan, attention_backend, torch_native
 from palmette.runtime.attention.torch_native import TorchNativeAttention
 from palmette.runtime.errors import RequestError
 from palmette.runtime.kv_storage import KVStorage
@@ -31,6 +31,7 @@ class Case:
     kv_heads: int
     head_dim: int
     window: int | None
+    softcap: float | None = None
 
 
 @st.composite
@@ -44,10 +45,11 @@ def cases(draw: st.DrawFn) -> Case:
         kv_heads=kv_heads,
         head_dim=draw(st.sampled_from([2, 8])),
         window=draw(st.one_of(st.none(), st.integers(1, 20))),
+        softcap=draw(st.sampled_from([None, 1.5])),
     )
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None = None) -> Tensor:
     """q [Q, heads, d] are the last of the N tokens of k and v [N, kv_heads, d]."""
     out = torch.empty_like(q)
     group = q.shape[1] // k.shape[1]
@@ -55,8 +57,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) ->
         stop = len(k) - len(q) + i + 1
         start = 0 if window is None else max(0, stop - window)
         for head in range(q.shape[1]):
-            weights = (k[start:stop, head // group] @ q[i, head] * scale).softmax(0)
-            out[i, head] = weights @ v[start:stop, head // group]
+            scores = k[start:stop, head // group] @ q[i, head] * scale
+            if softcap is not None:
+                scores = softcap * (scores / softcap).tanh()
+            out[i, head] = scores.softmax(0) @ v[start:stop, head // group]
     return out
 
 
@@ -83,6 +87,7 @@ def check(case: Case, *, scale: float | None = None, backend: str | None = None)
         head_dim=case.head_dim,
         sliding_window=case.window,
         scale=scale,
+        softcap=case.softcap,
     )
     order = np.random.default_rng(0).permutation(storage.num_pages)
     keys, values, queries, pages, slots = [], [], [], [], []
@@ -113,7 +118,9 @@ def check(case: Case, *, scale: float | None = None, backend: str | None = None)
         torch.cat([x[before:] for x, (before, _) in zip(xs, case.rows, strict=True)]) for xs in (keys, values)
     )
     out = attention.run(torch.cat(queries), new_k, new_v, layer)
-    expected = [attend(q, k, v, layer.scale, case.window) for q, k, v in zip(queries, keys, values, strict=True)]
+    expected = [
+        attend(q, k, v, layer.scale, case.window, case.softcap) for q, k, v in zip(queries, keys, values, strict=True)
+    ]
     torch.testing.assert_close(out, torch.cat(expected), atol=1e-5, rtol=1e-5)
     assert torch.equal(storage.keys[1][torch.from_numpy(np.concatenate(slots))], new_k)
 
@@ -121,7 +128,7 @@ def check(case: Case, *, scale: float | None = None, backend: str | None = None)
 @given(case=cases(), backend=st.sampled_from(["torch_native", None]))
 @settings(max_examples=60)
 def test_any_step_equals_attention_written_out(case: Case, backend: str | None) -> None:
-    """Prefill and decode rows, grouped heads, windows, page sizes, and memory full of NaN beside the row's own."""
+    """Prefill and decode rows, grouped heads, windows, soft caps, page sizes, and NaN in memory of others."""
     check(case, backend=backend)
 
 
@@ -136,6 +143,14 @@ def test_shapes_of_real_models(window: int | None, head_dim: int, backend: str) 
 def test_scale_is_the_layers() -> None:
     """A layer may ask for another factor than 1 / sqrt(head_dim)."""
     check(Case(((3, 2), (5, 1)), 1, 2, 2, 8, None), scale=0.1)
+
+
+@pytest.mark.parametrize("backend", ["torch_native", "cpu"])
+def test_capped_prefills_are_computed_in_pieces(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all scores of a row would take too much memory."""
+    monkeypatch.setattr(torch_native, "_MOST_SCORES", 60)
+    check(Case(((0, 9), (7, 5), (4, 1)), 1, 4, 2, 8, 6, softcap=1.0), scale=0.7, backend=backend)
+    check(Case(((0, 9),), 4, 4, 2, 8, None, softcap=1.0), backend=backend)
 
 
 def test_the_cpu_backend_refuses_what_it_cannot_read() -> None:

@@ -154,7 +154,7 @@ def test_a_bos_that_the_file_asks_for_is_added(tmp_path: Path) -> None:
     assert Tokenizer.load(path).encode([Piece("a", False, 0)], start=True).ids[0] == 1
 
 
-@pytest.mark.parametrize("pre", ["llama-bpe", "qwen2", "gpt-2"])
+@pytest.mark.parametrize("pre", ["llama-bpe", "qwen2", "gpt-2", "tekken", "gpt-4o", "deepseek-v3", "deepseek-coder"])
 def test_other_ways_to_split_words_encode_text_exactly(tmp_path: Path, pre: str) -> None:
     """Each known splitting loses no byte."""
     metadata: dict[str, Any] = {"tokenizer.ggml.pre": pre}
@@ -167,8 +167,9 @@ def test_other_ways_to_split_words_encode_text_exactly(tmp_path: Path, pre: str)
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre='tekken' is not supported; known: gpt-2"),
-        ({"tokenizer.ggml.model": "llama"}, "kind 'llama' is not supported in GGUF"),
+        ({"tokenizer.ggml.pre": "bloom"}, "tokenizer.ggml.pre='bloom' is not supported; known: gpt-2"),
+        ({"tokenizer.ggml.model": "bert"}, "kind 'bert' is not supported in GGUF"),
+        ({"tokenizer.ggml.model": "llama"}, "the metadata has no tokenizer.ggml.scores"),
         ({"tokenizer.ggml.merges": None}, "no tokenizer.ggml.merges"),
     ],
 )
@@ -185,7 +186,7 @@ def test_tokenizers_that_cannot_be_rebuilt_are_named(tmp_path: Path, metadata: d
         ({"llama.block_count": None}, "the metadata has no llama.block_count"),
         ({"llama.expert_count": 8}, "mixtures of experts"),
         ({"llama.rope.dimension_count": 4}, "rotary embeddings of 4 of 8 dimensions"),
-        ({"llama.rope.scaling.type": "yarn"}, "rope_type='yarn'"),
+        ({"llama.rope.scaling.type": "longrope"}, "rope_type='longrope'"),
         ({"llama.block_count": 4}, "lacks tensors 'model.layers.3"),
         ({"llama.feed_forward_length": 81}, r"has shape \(80, 48\), its metadata asks for \(81, 48\)"),
     ],

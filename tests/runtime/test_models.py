@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.tiny_families import write_family
 from tests.tiny_models import LLAMA3_ROPE, tiny_config, tiny_mistral_config, write_tiny_model
 from torch import Tensor
 
@@ -27,7 +28,7 @@ from palmette.runtime.layers.linear import (
     RowParallelLinear,
 )
 from palmette.runtime.layers.placement import Placement, Slots
-from palmette.runtime.models import ModelConfig, RopeScaling, model_factory
+from palmette.runtime.models import ARCHITECTURES, ModelConfig, RopeScaling, UnsupportedModelError, model_factory
 from palmette.runtime.weights import load_model
 
 
@@ -114,7 +115,9 @@ def test_end_tokens_are_one_several_or_none(eos: tuple[Any, tuple[int, ...]]) ->
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_type='yarn'.*known: default, linear, llama3"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_type='longrope'.*known: default, linear, llama3, yarn"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "factor must be a number above 0, not None"),
+        ({"rope_parameters": 3}, "rope_parameters must be an object, not 3"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor must be a number above 0, not None"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
@@ -135,8 +138,17 @@ def test_wrong_fields_are_named(changes: dict[str, Any], message: str) -> None:
 
 def test_unknown_architectures_list_the_known() -> None:
     """A user sees which models would work."""
-    with pytest.raises(ModelLoadError, match="'GPT2LMHeadModel' is not supported; known: LlamaForCausalLM, Mistral"):
+    message = "'GPT2LMHeadModel' is not supported; known: LlamaForCausalLM, Mistral"
+    with pytest.raises(UnsupportedModelError, match=message):
         model_factory("GPT2LMHeadModel")
+    with pytest.raises(UnsupportedModelError, match=rf"^config\.json: .*{message}"):
+        config_of(architectures=["GPT2LMHeadModel"])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_has_a_factory(architecture: str) -> None:
+    """The table of config readers is that of models."""
+    assert model_factory(architecture)(config_of(architectures=[architecture]), Placement()).slots()
 
 
 def test_reading_a_config_does_not_import_torch() -> None:
@@ -225,8 +237,16 @@ def test_heads_that_cannot_be_split_are_refused() -> None:
 def test_two_ranks_compute_the_logits_of_one(tmp_path: Path, load_format: Any, tied: bool) -> None:
     """A whole model, its weights read or random, split over two ranks."""
     config = tiny_config(tie_word_embeddings=tied, attention_bias=True, mlp_bias=True)
-    folder = write_tiny_model(tmp_path, config)
+    check_two_ranks(write_tiny_model(tmp_path, config), load_format)
 
+
+@pytest.mark.parametrize("case", ["qwen2", "qwen3", "gemma2"])
+def test_two_ranks_compute_the_logits_of_other_families(tmp_path: Path, case: str) -> None:
+    """Biases of some projections only, norms of heads, and caps of gathered logits."""
+    check_two_ranks(write_family(tmp_path, case), "auto")
+
+
+def check_two_ranks(folder: Path, load_format: Any) -> None:
     def on_rank(placement: Placement) -> Tensor:
         model = load_model(folder, placement, load_format=load_format, seed=3)
         attention = attention_backend(None, KVStorage(model.config, placement, num_pages=9, page_size=1))
@@ -235,6 +255,6 @@ def test_two_ranks_compute_the_logits_of_one(tmp_path: Path, load_format: Any, t
         return model.logits(model.hidden(torch.arange(5, 14), torch.arange(9), attention))
 
     whole = ThreadRanks(1).run(on_rank)[0]
-    assert whole.shape == (9, config["vocab_size"])
+    assert whole.shape == (9, ModelConfig.from_folder(folder).vocab_size)
     for logits in ThreadRanks(2).run(on_rank):
         torch.testing.assert_close(logits, whole, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,152 @@
+"""One layer of a decoder. What differs between families is a field of the config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from palmette.runtime.attention.base import AttentionBackend
+from palmette.runtime.layers.attention import RadixAttention
+from palmette.runtime.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
+from palmette.runtime.layers.norm import HeadNorm, RMSNorm
+from palmette.runtime.layers.operators import operators_for
+from palmette.runtime.layers.placement import Placement, Slots
+from palmette.runtime.layers.rotary import Angles
+
+from .config import ModelConfig, Rope
+
+AnglesByRope = Mapping[Rope, Angles]
+"""The angles of a step's positions, under each rope of the model."""
+
+
+def norm_of(config: ModelConfig, placement: Placement) -> RMSNorm:
+    """A norm of hidden states."""
+    return RMSNorm(config.hidden_size, config.rms_norm_eps, offset=config.norm_offset, placement=placement)
+
+
+class Attention(nn.Module):
+    """Projections, rotary embeddings and attention of a layer."""
+
+    def __init__(self, config: ModelConfig, layer_id: int, placement: Placement) -> None:
+        super().__init__()
+        hidden, heads, head_dim = config.hidden_size, config.num_heads, config.head_dim
+        self.qkv_proj = QKVParallelLinear(
+            hidden, heads, config.num_kv_heads, head_dim, bias=config.attention_bias, placement=placement
+        )
+        self.o_proj = RowParallelLinear(heads * head_dim, hidden, bias=config.output_bias, placement=placement)
+        self.qk_norm = _head_norm(config, placement) if config.qk_norm else None
+        self._fused = config.fused_projections
+        self._rope = config.rope_of(layer_id)
+        self._rotate = operators_for(placement).rotate
+        self.attention = RadixAttention(
+            layer_id,
+            num_heads=self.qkv_proj.num_heads,
+            num_kv_heads=self.qkv_proj.num_kv_heads,
+            head_dim=head_dim,
+            sliding_window=config.window_of(layer_id),
+            scale=config.attention_scale,
+            softcap=config.attention_softcap,
+        )
+
+    def forward(self, x: Tensor, angles: AnglesByRope, attention: AttentionBackend, wanted: Tensor | None) -> Tensor:
+        """[T, hidden] -> [T, hidden], or [W, hidden] of the tokens `wanted` [W]."""
+        heads, kv_heads = self.attention.num_heads, self.attention.num_kv_heads
+        qkv = self.qkv_proj(x).view(len(x), heads + 2 * kv_heads, self.attention.head_dim)
+        qk = qkv if self.qk_norm is None else self.qk_norm(qkv, heads, kv_heads)
+        if self._rope is not None:
+            qk = self._rotate(qk, heads + kv_heads, *angles[self._rope])
+        out = self.attention(qk[:, :heads], qk[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :], attention)
+        out = out.reshape(len(x), heads * self.attention.head_dim)
+        return self.o_proj(picked(out, wanted))  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
+
+    def slots(self, name: str) -> Slots:
+        slots = self.o_proj.slots(f"{name}.o_proj")
+        if self.qk_norm is not None:
+            slots |= self.qk_norm.slots(f"{name}.q_norm", f"{name}.k_norm")
+        if self._fused:
+            return self.qkv_proj.fused_slots(f"{name}.qkv_proj") | slots
+        return self.qkv_proj.slots(*(f"{name}.{part}_proj" for part in "qkv")) | slots
+
+
+def _head_norm(config: ModelConfig, placement: Placement) -> HeadNorm:
+    return HeadNorm(config.head_dim, config.rms_norm_eps, offset=config.norm_offset, placement=placement)
+
+
+class GatedMLP(nn.Module):
+    """x -> down(f(gate(x)) * up(x))."""
+
+    def __init__(self, config: ModelConfig, placement: Placement) -> None:
+        super().__init__()
+        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        operators = operators_for(placement)
+        self._gate_and_mul = {"silu": operators.silu_and_mul, "gelu_tanh": operators.gelu_tanh_and_mul}[
+            config.activation
+        ]
+        self._fused = config.fused_projections
+        self.gate_up_proj = MergedColumnParallelLinear(hidden, (inner, inner), bias=bias, placement=placement)
+        self.down_proj = RowParallelLinear(inner, hidden, bias=bias, placement=placement)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self._gate_and_mul(self.gate_up_proj(x)))  # type: ignore[no-any-return]  # as above
+
+    def slots(self, name: str) -> Slots:
+        down = self.down_proj.slots(f"{name}.down_proj")
+        if self._fused:
+            return self.gate_up_proj.fused_slots(f"{name}.gate_up_proj") | down
+        return self.gate_up_proj.slots(f"{name}.gate_proj", f"{name}.up_proj") | down
+
+
+class DecoderLayer(nn.Module):
+    """Attention and MLP, each on normalised states and added to what came in."""
+
+    def __init__(self, config: ModelConfig, layer_id: int, placement: Placement) -> None:
+        super().__init__()
+        self._residual_scale = config.residual_scale
+        self.input_layernorm = norm_of(config, placement)
+        self.self_attn = Attention(config, layer_id, placement)
+        self.post_attention_layernorm = norm_of(config, placement)
+        self.mlp = GatedMLP(config, placement)
+
+    def forward(self, x: Tensor, angles: AnglesByRope, attention: AttentionBackend, wanted: Tensor | None) -> Tensor:
+        """[T, hidden] -> [T, hidden], or [W, hidden] of the tokens `wanted` [W]."""
+        update = self.self_attn(self.input_layernorm(x), angles, attention, wanted)
+        x = torch.add(picked(x, wanted), update, alpha=self._residual_scale)
+        return torch.add(x, self.mlp(self.post_attention_layernorm(x)), alpha=self._residual_scale)
+
+    def slots(self, name: str) -> Slots:
+        return (
+            self.input_layernorm.slots(f"{name}.input_layernorm")
+            | self.self_attn.slots(f"{name}.self_attn")
+            | self.post_attention_layernorm.slots(f"{name}.post_attention_layernorm")
+            | self.mlp.slots(f"{name}.mlp")
+        )
+
+
+class SandwichLayer(DecoderLayer):
+    """A layer that also normalises what attention and the MLP give. post_attention_layernorm is one of these norms."""
+
+    def __init__(self, config: ModelConfig, layer_id: int, placement: Placement) -> None:
+        super().__init__(config, layer_id, placement)
+        self.pre_feedforward_layernorm = norm_of(config, placement)
+        self.post_feedforward_layernorm = norm_of(config, placement)
+
+    def forward(self, x: Tensor, angles: AnglesByRope, attention: AttentionBackend, wanted: Tensor | None) -> Tensor:
+        """[T, hidden] -> [T, hidden], or [W, hidden] of the tokens `wanted` [W]."""
+        update = self.self_attn(self.input_layernorm(x), angles, attention, wanted)
+        x = picked(x, wanted) + self.post_attention_layernorm(update)
+        update = self.mlp(self.pre_feedforward_layernorm(x))
+        return x + self.post_feedforward_layernorm(update)  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
+
+    def slots(self, name: str) -> Slots:
+        return (
+            super().slots(name)
+            | self.pre_feedforward_layernorm.slots(f"{name}.pre_feedforward_layernorm")
+            | self.post_feedforward_layernorm.slots(f"{name}.post_feedforward_layernorm")
+        )
+
+
+def picked(x: Tensor, wanted: Tensor | None) -> Tensor:
+    """The rows `wanted` [W] of x, all where None."""
+    return x if wanted is None else x.index_select(0, wanted)
