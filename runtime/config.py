@@ -10,6 +10,14 @@ from .errors import RequestError
 Policy = Literal["fcfs", "lpm"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
+ModelImpl = Literal["auto", "native", "transformers"]
+GenerationConfig = Literal["auto", "none"]
+
+MODELS = (
+    "a folder with config.json, safetensors and a tokenizer; a .gguf file; a Hugging Face id such as "
+    "'HuggingFaceTB/SmolLM2-135M-Instruct'; or nothing, for the built-in model"
+)
+"""What may be given as a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +25,14 @@ class EngineConfig:
     """How an engine runs a model.
 
     Attributes:
-        model: a folder, a .gguf file, or None for the built-in default model.
+        model: a folder, a .gguf file, a Hugging Face id, or None for the built-in default model. A folder wins over an
+            id of the same name.
+        revision: of a Hugging Face id: a branch, tag or commit; None is the main branch.
+        offline: fetch nothing: a Hugging Face id or the built-in model must be in the cache.
+        model_impl: whose code runs the model: "native" is Palmette's, "transformers" that of transformers with
+            Palmette's attention; "auto" takes the native one where there is one.
+        generation_config: "auto" lets the sampling values of the model's generation_config.json stand where a program
+            says nothing; "none" leaves them aside.
         load_format: "dummy" fills the shapes of config.json with random weights.
         dtype: of weights and KV cache; "auto" is float32 on a CPU and the model's own elsewhere.
         device: "cpu", "cuda", "cuda:1"; None picks a GPU where there is one.
@@ -36,6 +51,10 @@ class EngineConfig:
     """
 
     model: str | None = None
+    revision: str | None = None
+    offline: bool = False
+    model_impl: ModelImpl = "auto"
+    generation_config: GenerationConfig = "auto"
     load_format: LoadFormat = "auto"
     dtype: DType = "auto"
     device: str | None = None
@@ -53,18 +72,31 @@ class EngineConfig:
     mask_rows: int = 4096
 
     def __post_init__(self) -> None:
-        for name, allowed in (("policy", Policy), ("dtype", DType), ("load_format", LoadFormat)):
-            if getattr(self, name) not in get_args(allowed):
-                raise RequestError(f"{name} must be one of {', '.join(get_args(allowed))}, not {getattr(self, name)!r}")
+        if self.model is not None and not isinstance(self.model, str):
+            raise RequestError(f"model must be a string, not {self.model!r}: {MODELS}")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise RequestError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise RequestError(f"{name} must be a whole number of at least 1, not {value!r}")
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        for name in ("revision", "device", "attention_backend"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise RequestError(f"{name} must be a string or None, not {value!r}")
 
 
 class EngineSettings(TypedDict, total=False):
     """The fields of `EngineConfig` but for `model`, as keyword arguments of `launch`."""
 
+    revision: str | None
+    offline: bool
+    model_impl: ModelImpl
+    generation_config: GenerationConfig
     load_format: LoadFormat
     dtype: DType
     device: str | None
@@ -82,6 +114,14 @@ class EngineSettings(TypedDict, total=False):
     mask_rows: int
 
 
+_CHOICES = {
+    "policy": get_args(Policy),
+    "dtype": get_args(DType),
+    "load_format": get_args(LoadFormat),
+    "model_impl": get_args(ModelImpl),
+    "generation_config": get_args(GenerationConfig),
+}
+_SWITCHES = ("offline", "radix_cache", "jump_forward")
 _POSITIVE = (
     "context_length",
     "max_total_tokens",

@@ -63,17 +63,27 @@ def models_folder() -> Path:
     return cache_folder() / "models"
 
 
-def ensure_default_model(progress: Progress | None = None, *, verify: bool = False) -> Path:
+def is_default_model(name: str | None, revision: str | None = None) -> bool:
+    """Whether a name stands for the default model: None, its own, and its Hugging Face id without a revision."""
+    return name in (None, DEFAULT_MODEL) or (name == DEFAULT_MODEL_ID and revision is None)
+
+
+def ensure_default_model(progress: Progress | None = None, *, verify: bool = False, offline: bool = False) -> Path:
     """The folder of the default model, fetched and converted when it is not in the cache.
 
     Args:
         verify: compare the files' checksums too, and not only their sizes.
+        offline: fetch nothing.
 
     Raises:
         ModelLoadError: it cannot be fetched, or the cached copy is damaged; says what to do.
     """
     folder = models_folder() / DEFAULT_MODEL
     if not folder.exists():
+        if offline:
+            raise ModelLoadError(
+                f"{folder} is not there, and offline=True fetches nothing; `palmette models pull` does"
+            )
         return pull_model(DEFAULT_MODEL, progress)
     if damage := find_damage(folder, verify=verify):
         raise ModelLoadError(
@@ -124,8 +134,10 @@ def pull_model(name: str | None = None, progress: Progress | None = None, *, ver
     Raises:
         ModelLoadError: the name is not a model that can be fetched, or fetching failed.
     """
-    if name not in (None, DEFAULT_MODEL, DEFAULT_MODEL_ID):
-        raise ModelLoadError(f"{name!r} cannot be pulled; the only model that can is {DEFAULT_MODEL}")
+    if not is_default_model(name):
+        raise ModelLoadError(
+            f"{name!r} cannot be pulled: give a Hugging Face id, organisation/model, or {DEFAULT_MODEL}"
+        )
     root = models_folder()
     _make_folder(root)
     folder = root / DEFAULT_MODEL

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 from palmette.constrained import MaskTable, compile_grammar
 
@@ -11,6 +10,7 @@ from .config import EngineConfig
 from .engine import Engine
 from .errors import RequestError
 from .forced_text import ForcedText
+from .generation_config import sampling_defaults
 from .grammar_queue import GrammarQueue
 from .model_runner import ModelRunner
 from .program import ModelInfo
@@ -26,11 +26,22 @@ def load_engine(config: EngineConfig) -> Engine:
         ModelLoadError: the model or its tokenizer cannot be found or read.
         RequestError: a setting does not fit the model or the device.
     """
-    path = find_model(config.model)
+    path = find_model(config.model, revision=config.revision, offline=config.offline)
     tokenizer = Tokenizer.load(path)
+    defaults = sampling_defaults(path) if config.generation_config == "auto" else {}
     runner = ModelRunner.load(path, config, valid_vocab=len(tokenizer.token_bytes))
     scheduler = build_scheduler(runner, tokenizer, config)
-    return Engine(scheduler, tokenizer, _model_info(path, runner, tokenizer, config), seed=config.seed)
+    info = ModelInfo(
+        name=config.model or path.name,
+        context_length=context_length(runner, config),
+        vocab_size=runner.config.vocab_size,
+        chat_template=tokenizer.chat_template,
+        bos_token=tokenizer.bos_token,
+        eos_token=tokenizer.eos_token,
+        special_tokens=tokenizer.special_tokens,
+        sampling_defaults=defaults,
+    )
+    return Engine(scheduler, tokenizer, info, seed=config.seed)
 
 
 def build_scheduler(runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig) -> Scheduler:
@@ -59,14 +70,3 @@ def context_length(runner: ModelRunner, config: EngineConfig) -> int:
     if config.context_length is not None and config.context_length > longest:
         raise RequestError(f"context_length={config.context_length} is more than the model's own {longest}")
     return config.context_length or longest
-
-
-def _model_info(path: Path, runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig) -> ModelInfo:
-    return ModelInfo(
-        name=config.model or path.name,
-        context_length=context_length(runner, config),
-        vocab_size=runner.config.vocab_size,
-        chat_template=tokenizer.chat_template,
-        bos_token=tokenizer.bos_token,
-        eos_token=tokenizer.eos_token,
-    )

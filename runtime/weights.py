@@ -5,8 +5,8 @@ Tensors are read one at a time into the place where the model keeps them, so tha
 
 from __future__ import annotations
 
+import logging
 import math
-import re
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,16 +15,18 @@ from typing import Protocol
 
 import torch
 
-from .config import LoadFormat
-from .default_model import DEFAULT_MODEL, DEFAULT_MODEL_ID, Progress, ensure_default_model
+from .config import MODELS, LoadFormat, ModelImpl
+from .default_model import Progress, ensure_default_model, is_default_model
 from .errors import ModelLoadError
 from .gguf_reader import GGUFFile
+from .hub import fetch, is_hub_id
 from .layers.placement import Placement, Slots, TensorSlot
-from .models import CausalLM, ModelConfig, model_factory
+from .models import CausalLM, ModelConfig, UnsupportedModelError, model_factory
 from .models.config import read_json_object
 from .safetensors_files import SafetensorsFile
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+logger = logging.getLogger("palmette.engine")
+
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _MOST_NAMES = 5
 
@@ -41,35 +43,69 @@ class TensorSource(Protocol):
         """Fill a slot from the tensor `name`, one of `names()`."""
 
 
-def find_model(model: str | Path | None, progress: Progress | None = None) -> Path:
+def find_model(
+    model: str | Path | None,
+    progress: Progress | None = None,
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+) -> Path:
     """The folder or .gguf file that a user's name for a model stands for.
 
     Args:
-        model: a path, or None (or its name) for the default model, which is fetched when it is not in the cache yet.
+        model: a path, a Hugging Face id, or None (or its name) for the default model. What is not in the cache yet is
+            fetched. A path that exists wins over an id.
         progress: told how far a fetch is.
+        revision: of a Hugging Face id.
+        offline: fetch nothing.
 
     Raises:
-        ModelLoadError: there is no such folder or file, or it is no model.
+        ModelLoadError: there is no such folder, file or id, it is no model, or it cannot be fetched.
     """
-    if model is None or str(model) in (DEFAULT_MODEL, DEFAULT_MODEL_ID):
-        return ensure_default_model(progress)
-    path = Path(model).expanduser()
-    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
-        return path
-    if path.is_file():
+    name = "" if model is None else str(model)
+    path = Path(name).expanduser()
+    if name and (path.is_dir() or path.is_file()):
+        return _existing(path, revision)
+    if is_default_model(name if model is not None else None, revision):
+        if revision is not None:
+            raise ModelLoadError(f"revision={revision!r} goes with a Hugging Face id, not with the built-in model")
+        return ensure_default_model(progress, offline=offline)
+    if is_hub_id(name) and path.suffix != ".gguf":
+        return fetch(name, revision=revision, offline=offline, progress=progress)
+    raise ModelLoadError(f"no model {name!r}: there is no such folder or file. A model is {MODELS}")
+
+
+def _existing(path: Path, revision: str | None) -> Path:
+    if path.is_file() and path.suffix != ".gguf":
         raise ModelLoadError(f"{path} is a file: give the folder that holds the model, or a .gguf file")
-    hint = ""
-    if _HUB_ID.fullmatch(str(model)):
-        hint = (
-            ". If that is a Hugging Face id: models are not fetched by id yet; download it with "
-            f"`hf download {model} --local-dir FOLDER` and give FOLDER"
-        )
-    raise ModelLoadError(f"no model folder at {str(model)!r}{hint}")
+    if revision is not None:
+        raise ModelLoadError(f"revision={revision!r} goes with a Hugging Face id, and {path} is on this machine")
+    return path
+
+
+class Checkpoint(Protocol):
+    """A model on disk: what it is was read, its weights were not yet."""
+
+    @property
+    def dtype(self) -> str:
+        """Of its weights, as config.json names it."""
+
+    def load(self, placement: Placement, *, load_format: LoadFormat = "auto", seed: int = 0) -> CausalLM:
+        """Build the model and fill this rank's shard.
+
+        Args:
+            placement: dtype, device and shard.
+            load_format: "dummy" needs no weights, only the config.
+            seed: of the random weights of "dummy": the same on every rank and for every number of ranks.
+
+        Raises:
+            ModelLoadError: the message names the file, and the tensor.
+        """
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A model on disk: its shape is read, its weights are not yet.
+class NativeCheckpoint:
+    """A checkpoint that runs in Palmette's own code. See `Checkpoint`.
 
     Attributes:
         gguf: the open file, where `path` is one.
@@ -77,22 +113,13 @@ class Checkpoint:
 
     path: Path
     config: ModelConfig
-    gguf: GGUFFile | None
+    gguf: GGUFFile | None = None
 
-    @classmethod
-    def open(cls, path: Path) -> Checkpoint:
-        """Look at a folder or GGUF file.
-
-        Raises:
-            ModelLoadError: it cannot be read or is not supported.
-        """
-        if path.suffix == ".gguf" and path.is_file():
-            gguf = GGUFFile(path)
-            return cls(path, gguf.config(), gguf)
-        return cls(path, ModelConfig.from_folder(path), None)
+    @property
+    def dtype(self) -> str:
+        return self.config.dtype
 
     def load(self, placement: Placement, *, load_format: LoadFormat = "auto", seed: int = 0) -> CausalLM:
-        """Build the model and fill this rank's shard; see `load_model`."""
         factory = model_factory(self.config.architecture)
         if load_format == "dummy":
             model = factory(self.config, placement)
@@ -104,27 +131,58 @@ class Checkpoint:
         return model
 
 
-def load_config(path: Path) -> ModelConfig:
-    """The shape of the model in a folder or GGUF file.
+def open_checkpoint(path: Path, model_impl: ModelImpl = "auto") -> Checkpoint:
+    """Look at a folder or GGUF file.
+
+    Args:
+        model_impl: whose code is to run it; "auto" is Palmette's, and transformers' where Palmette has none.
 
     Raises:
         ModelLoadError: it cannot be read or is not supported.
     """
-    return Checkpoint.open(path).config
+    if path.suffix == ".gguf" and path.is_file():
+        if model_impl == "transformers":
+            raise ModelLoadError(f"{path}: model_impl='transformers' needs a folder of safetensors, not a .gguf file")
+        gguf = GGUFFile(path)
+        return NativeCheckpoint(path, gguf.config(), gguf)
+    if model_impl != "transformers":
+        try:
+            return NativeCheckpoint(path, load_config(path))
+        except UnsupportedModelError as error:
+            if model_impl == "native":
+                raise
+            logger.info("%s; transformers' code is tried", error)
+    from .models.transformers_checkpoint import TransformersCheckpoint
+
+    return TransformersCheckpoint(path)
 
 
-def load_model(path: Path, placement: Placement, *, load_format: LoadFormat = "auto", seed: int = 0) -> CausalLM:
-    """Build the model in a folder or GGUF file, and fill this rank's shard.
+def load_config(path: Path) -> ModelConfig:
+    """The shape of the model in a folder or GGUF file, where Palmette has code of its own for it.
 
-    Args:
-        path: a folder (with load_format "dummy", config.json is all it needs) or a .gguf file.
-        placement: dtype, device and shard.
-        seed: of the random weights of load_format "dummy": the same on every rank and for every number of ranks.
+    Raises:
+        UnsupportedModelError: it has none.
+        ModelLoadError: the model cannot be read.
+    """
+    if path.suffix == ".gguf" and path.is_file():
+        return GGUFFile(path).config()
+    return ModelConfig.from_folder(path)
+
+
+def load_model(
+    path: Path,
+    placement: Placement,
+    *,
+    load_format: LoadFormat = "auto",
+    seed: int = 0,
+    model_impl: ModelImpl = "auto",
+) -> CausalLM:
+    """Build the model in a folder or GGUF file, and fill this rank's shard; see `open_checkpoint` and `Checkpoint`.
 
     Raises:
         ModelLoadError: the message names the file, and the tensor.
     """
-    return Checkpoint.open(path).load(placement, load_format=load_format, seed=seed)
+    return open_checkpoint(path, model_impl).load(placement, load_format=load_format, seed=seed)
 
 
 def fill(model: CausalLM, source: TensorSource) -> None:

@@ -136,6 +136,27 @@ def test_any_chunks_give_the_same_log_probs(mistral: ModelRunner, cuts: set[int]
     np.testing.assert_allclose(cut, whole, atol=2e-5)
 
 
+@pytest.mark.parametrize("most", [1, 1000])
+def test_the_likeliest_tokens_of_scored_places(
+    mistral_folder: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Each place has as many as its row asks for, as transformers ranks them, however few logits are made at once."""
+    runner = runner_of(mistral_folder)
+    monkeypatch.setattr("palmette.runtime.model_runner._SCORED_LOGITS", most * runner.config.vocab_size)
+    planner, ids = StepPlanner(runner.num_pages, 1), prompt_of(12)
+    requests = [planner.request(ids, most_tokens=12) for _ in range(3)]
+    rows = [
+        PlannedRow(request, ids, sample=False, score=all_scores(ids), top=top)
+        for request, top in zip(requests, (2, 0, 5), strict=True)
+    ]
+    result = runner.launch(planner.plan(rows)).result()
+    ranked = reference_log_probs(reference(mistral_folder), ids)[:-1].topk(5)
+    top_ids, top_logprobs = (array.reshape(3, 11, 5) for array in result.score_top)
+    for row, count in ((0, 2), (2, 5)):
+        assert top_ids[row, :, :count].tolist() == ranked.indices[:, :count].tolist()
+        np.testing.assert_allclose(top_logprobs[row, :, :count], ranked.values[:, :count].numpy(), atol=2e-5)
+
+
 def test_token_by_token_equals_the_whole(mistral: ModelRunner) -> None:
     """Forty steps of one token compute what one step of forty does."""
     ids = prompt_of(40, seed=1)
