@@ -1,4 +1,4 @@
-"""Read an object out of free text: the answer always matches the Pydantic model."""
+"""Read an object out of free text: the value is a Pydantic model."""
 
 import sys
 from typing import Literal
@@ -17,10 +17,9 @@ class Meeting(BaseModel):
 @pt.function
 def extract(s: pt.ProgramState, text: str = "Let us meet on Thursday at 15:00. Greetings, Grace Hopper") -> None:
     s += pt.user(f"Who wants to meet, on which weekday, and at which hour?\n\n{text}")
-    s += pt.assistant(pt.gen("meeting", json_schema=Meeting, max_tokens=64, temperature=0))
+    s += pt.assistant(pt.gen("meeting", type=Meeting, max_tokens=64, temperature=0))
 
 
 if __name__ == "__main__":
     with pt.runtime.launch() as engine:
-        state = extract.run(*sys.argv[1:2], backend=engine)
-        print(Meeting.model_validate_json(state["meeting"]))
+        print(extract.run(*sys.argv[1:2], backend=engine)["meeting"])

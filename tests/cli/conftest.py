@@ -42,7 +42,7 @@ def use_engine(monkeypatch: pytest.MonkeyPatch) -> UseEngine:
         backend = pt.MockBackend(answers, **options)  # type: ignore[arg-type]  # checked by MockBackend
 
         @contextmanager
-        def launch(model: str | None = None) -> Iterator[pt.MockBackend]:
+        def launch(model: str | None = None, **settings: object) -> Iterator[pt.MockBackend]:
             yield backend
 
         monkeypatch.setattr("palmette.runtime.launch", launch)

@@ -29,12 +29,19 @@ def test_help() -> None:
     """`palmette --help` names every command on standard output."""
     answer = process("--help")
     assert answer.returncode == 0
-    assert all(name in answer.stdout for name in ("run", "generate", "models", "env"))
+    assert all(name in answer.stdout for name in ("run", "batch", "generate", "models", "env"))
 
 
 @pytest.mark.parametrize(
     "words",
-    [("run",), ("generate",), ("env",), ("models",), *(("models", c) for c in ("pull", "list", "path", "remove"))],
+    [
+        ("run",),
+        ("batch",),
+        ("generate",),
+        ("env",),
+        ("models",),
+        *(("models", c) for c in ("pull", "list", "path", "remove")),
+    ],
 )
 def test_help_of_a_command(palmette: Run, words: tuple[str, ...]) -> None:
     """Every command explains itself."""

@@ -54,6 +54,38 @@ def test_json_schema(palmette: Run, use_engine: UseEngine, tmp_path: Path) -> No
     assert palmette("generate", "Yes?", "--json-schema", tmp_path / "schema.json").stdout == "true\n"
 
 
+def test_type(palmette: Run, use_engine: UseEngine, tmp_path: Path) -> None:
+    """A named type or a class of a file; what is no text is printed as JSON."""
+    (tmp_path / "pets.py").write_text(
+        "import dataclasses\n@dataclasses.dataclass\nclass Pet:\n    name: str\n    age: int\n"
+    )
+    use_engine(['{"name": "Rex", "age": 3}', '"dark brown"', "12"])
+    assert palmette("generate", "A dog:", "--type", f"{tmp_path}/pets.py:Pet").stdout == '{"name": "Rex", "age": 3}\n'
+    assert palmette("generate", "A colour:", "--type", "str").stdout == "dark brown\n"
+    assert palmette("generate", "A number:", "--type", "int").stdout == "12\n"
+    result = palmette("generate", "A dog:", "--type", f"{tmp_path}/pets.py:Cat")
+    assert (result.exit_code, "names no type of" in result.stderr) == (2, True)
+
+
+def test_ebnf(palmette: Run, use_engine: UseEngine, tmp_path: Path) -> None:
+    """A grammar is given as text, or as a file."""
+    (tmp_path / "answer.gbnf").write_text('root ::= "yes" | "no"\n')
+    use_engine(["no", "yes"])
+    assert palmette("generate", "Fruit?", "--ebnf", 'root ::= "yes" | "no"').stdout == "no\n"
+    assert palmette("generate", "Fruit?", "--ebnf", tmp_path / "answer.gbnf").stdout == "yes\n"
+
+
+def test_several_answers_and_stops(palmette: Run, use_engine: UseEngine) -> None:
+    """Each of several answers is one line of JSON; stops may be given again and again."""
+    backend = use_engine(["a\nb", "c"])
+    words = ["--n", "2", "--stop", ".", "--stop", "!", "--stop-regex", "[0-9]", "--top-p", "0.5", "--top-k", "3"]
+    assert palmette("generate", "Letters:", *words).stdout == '"a\\nb"\n"c"\n'
+    node = backend.calls[0].node
+    assert isinstance(node, Generate)
+    assert (node.n, node.params.stop, node.params.stop_regex) == (2, (".", "!"), ("[0-9]",))
+    assert (node.params.top_p, node.params.top_k) == (0.5, 3)
+
+
 @pytest.mark.parametrize("choices", ["yes, no", '["yes", "no"]'])
 def test_choices(palmette: Run, use_engine: UseEngine, choices: str) -> None:
     """Choices are a select, written with commas or as a JSON array."""
@@ -119,8 +151,14 @@ class TestRefused:
             (["Hi", "--regex", "("], "error: bad regular expression '('"),
             (["Hi", "--choices", "["], "error: --choices starts as a JSON array but is none"),
             (["Hi", "--choices", "[1]"], "error: "),
-            (["Hi", "--temperature", "-1"], "error: temperature must be a number from 0"),
-            (["Hi", "--max-tokens", "-1"], "error: max_tokens"),
+            (["Hi", "--temperature", "-1"], "error: --temperature must be a number from 0"),
+            (["Hi", "--max-tokens", "-1"], "error: --max-tokens must be a whole number"),
+            (["Hi", "--stop-regex", "("], "error: bad"),
+            (["Hi", "--n", "0"], "error: --n must be a whole number of at least 1"),
+            (["Hi", "--n", "2", "--stream"], "error: --n and --stream do not go together"),
+            (["Hi", "--ebnf", "root ::= ("], "error: "),
+            (["Hi", "--ebnf", "nowhere.gbnf"], "error: --ebnf nowhere.gbnf cannot be read: No such file"),
+            (["Hi", "--type", "pear"], "error: pear does not exist\nhint: --type FILE.py:CLASS"),
             (["Hi", "--json-schema", "nowhere.json"], "error: --json-schema nowhere.json cannot be read: No such file"),
         ],
     )

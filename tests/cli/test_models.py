@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, UseEngine
 
 from palmette.runtime.errors import ModelLoadError
 
@@ -69,10 +69,62 @@ def test_pull(palmette: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pull_of_another_model(palmette: Run) -> None:
-    """Only the built-in model can be fetched, and the message names it."""
+    """What is neither the built-in model nor a Hugging Face id is refused, and the message says what is."""
     result = palmette("models", "pull", "pear")
-    assert "error: 'pear' cannot be pulled; the only model that can is SmolLM2-135M-Instruct" in result.stderr
+    assert "error: 'pear' cannot be pulled: give a Hugging Face id" in result.stderr
     assert result.exit_code == 1
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None, bool]]:
+    """Ids, revisions and offline of everything that is fetched from a hub that has it all."""
+    calls: list[tuple[str, str | None, bool]] = []
+
+    def fetch(model_id: str, *, revision: str | None = None, offline: bool = False, progress: object = None) -> Path:
+        calls.append((model_id, revision, offline))
+        return Path("/hub/pear")
+
+    monkeypatch.setattr("palmette.runtime.hub.fetch", fetch)
+    monkeypatch.setattr("palmette.runtime.weights.fetch", fetch)
+    return calls
+
+
+def test_pull_of_a_hugging_face_id(palmette: Run, fetched: list[tuple[str, str | None, bool]]) -> None:
+    """Its folder is printed; `path` finds it again without the network."""
+    assert palmette("models", "pull", "orchard/pear").stdout == "/hub/pear\n"
+    assert palmette("models", "pull", "orchard/pear", "--revision", "v1").stdout == "/hub/pear\n"
+    assert palmette("models", "path", "orchard/pear").stdout == "/hub/pear\n"
+    assert fetched == [("orchard/pear", None, False), ("orchard/pear", "v1", False), ("orchard/pear", None, True)]
+
+
+def test_a_revision_needs_an_id(palmette: Run) -> None:
+    """The built-in model has one revision."""
+    result = palmette("models", "pull", "--revision", "v1")
+    assert "error: --revision goes with a Hugging Face id\nhint: " in result.stderr
+    assert result.exit_code == 2
+
+
+def test_a_model_by_id_is_fetched_before_the_engine_starts(
+    palmette: Run, use_engine: UseEngine, fetched: list[tuple[str, str | None, bool]]
+) -> None:
+    """`--model` and `--revision` of `palmette generate`."""
+    use_engine(["A pear."])
+    result = palmette("generate", "Name a fruit.", "--model", "orchard/pear", "--revision", "v1")
+    assert result.stdout == "A pear.\n"
+    assert fetched == [("orchard/pear", "v1", False)]
+
+
+@pytest.mark.parametrize("command", [("generate", "Hi"), ("run", "program.py")])
+def test_an_unknown_model_is_a_usage_error(
+    palmette: Run, no_engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, str]
+) -> None:
+    """Exit code 2, what a model is, and a hint; no engine was started."""
+    monkeypatch.chdir(tmp_path)
+    Path("program.py").write_text("import palmette as pt\n\n@pt.function\ndef hi(s):\n    s += 'Hi'\n")
+    result = palmette(*command, "--model", "nope")
+    assert "error: no model 'nope': there is no such folder or file. A model is a folder" in result.stderr
+    assert "\nhint: without --model the built-in one runs" in result.stderr
+    assert (result.stdout, result.exit_code) == ("", 2)
 
 
 def test_pull_without_a_network(palmette: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,51 @@ def test_a_program_that_raises(palmette: Run, use_engine: UseEngine, tmp_path: P
     assert "Traceback" in palmette("run", path, "--debug").stderr
 
 
+def test_values_of_types(palmette: Run, use_engine: UseEngine, tmp_path: Path) -> None:
+    """Objects and calls of tools are shown as JSON; an option of the run is given as an argument is."""
+    backend = use_engine(['{"name": "Rex"}', '{"name": "add", "arguments": {"a": 1}}', '{"name": "Tom"}'])
+    code = """
+import dataclasses, pydantic
+
+@dataclasses.dataclass
+class Dog:
+    name: str
+
+class Cat(pydantic.BaseModel):
+    name: str
+
+@pt.tool
+def add(a: int) -> int:
+    return a + 1
+
+@pt.function
+def ask(s: pt.ProgramState) -> Dog:
+    s += pt.gen("dog", type=Dog) + pt.gen("call", tools=[add]) + pt.gen("cat", type=Cat)
+    return s["dog"]
+"""
+    result = palmette("run", file_with(tmp_path, code), "--json", "--no-tree", "--arg", "temperature=0")
+    rex = {"name": "Rex"}
+    call = {"name": "add", "arguments": {"a": 1}}
+    assert json.loads(result.stdout) == {
+        "variables": {"dog": rex, "call": call, "cat": {"name": "Tom"}},
+        "returned": rex,
+    }
+    assert backend.calls[0].node.params.temperature == 0  # type: ignore[union-attr]  # a generation
+
+
+@pytest.mark.parametrize(("code", "status"), [('"no pears"', 1), ("3", 3), ("", 0)])
+def test_sys_exit(palmette: Run, use_engine: UseEngine, tmp_path: Path, code: str, status: int) -> None:
+    """`sys.exit` in a program leaves as it does in a script: with its code, or its message and 1."""
+    use_engine()
+    result = palmette(
+        "run",
+        file_with(tmp_path, f"import sys\n@pt.function\ndef ask(s: pt.ProgramState) -> None:\n    sys.exit({code})\n"),
+    )
+    assert result.exit_code == status
+    assert ("no pears" in result.output) == (status == 1)
+    assert "Traceback" not in result.output
+
+
 def test_ctrl_c(palmette: Run, use_engine: UseEngine, tmp_path: Path) -> None:
     """An interrupt ends the command with exit code 130 and one word."""
     use_engine()
@@ -130,12 +175,16 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (["nowhere.py"], "error: nowhere.py does not exist\nhint: palmette run FILE.py"),
+            (["nowhere.py"], "error: nowhere.py does not exist\nhint: give FILE.py, or FILE.py:FUNCTION"),
             (["."], "error: . is a folder, not a file"),
             (["{program}", "--arg", "fruit"], "error: --arg 'fruit' is not name=value"),
             (["{program}", "--arg", "fruit=a", "--arg", "fruit=b"], "error: --arg fruit is given twice"),
             (["{program}"], "error: the program needs an argument 'fruit'\nhint: give --arg fruit=..."),
-            (["{program}", "--arg", "kind=x"], "error: the program has no argument 'kind'\nhint: its arguments: fruit"),
+            (
+                ["{program}", "-a", "fruit=a", "-a", "kind=x"],
+                "error: the program has no argument 'kind'; its arguments: f",
+            ),
+            (["{program}", "-a", "fruit=a", "-a", "temperature=-1"], "error: temperature must be a number from 0"),
             (
                 ["{program}:descibe"],
                 "has no function 'descibe' with @pt.function; it has: describe\nhint: did you mean",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 from pathlib import Path
@@ -50,9 +51,10 @@ def test_fork_and_judge(default_engine: Engine) -> None:
 
 @pytest.mark.default_model
 def test_extract(default_engine: Engine) -> None:
-    """The extracted object is a valid model."""
+    """The extracted value is a model."""
     example = load("extract")
-    meeting = example.Meeting.model_validate_json(example.extract.run(backend=default_engine)["meeting"])
+    meeting = example.extract.run(backend=default_engine)["meeting"]
+    assert isinstance(meeting, example.Meeting)
     assert meeting.person
 
 
@@ -60,14 +62,60 @@ def test_extract(default_engine: Engine) -> None:
 def test_classify(default_engine: Engine) -> None:
     """A batch of messages: each gets one of the moods, and the header comes from the cache."""
     example = load("classify")
-    states = example.classify.run_batch([{"message": m} for m in example.MESSAGES], backend=default_engine)
+    items = [json.loads(line) for line in (FOLDER / "items.jsonl").read_text().splitlines()]
+    states = example.classify.run_batch([*items, {"message": example.MESSAGES[0]}], backend=default_engine)
     assert {state["mood"].strip() for state in states} <= {"angry", "happy", "neutral"}
+    assert len(items) == 4
 
 
 @pytest.mark.default_model
-def test_agent(default_engine: Engine) -> None:
-    """The agent calls tools by valid JSON and ends with an answer."""
-    assert isinstance(load("agent").agent.run(backend=default_engine).ret_value, str)
+def test_tools(default_engine: Engine) -> None:
+    """The agent calls tools by valid calls and ends with an answer."""
+    example = load("tools")
+    state = example.agent.run(backend=default_engine)
+    calls = [state[name] for name in state.variable_names()]
+    assert all(call.tool in (example.population, example.add, example.answer) for call in calls)
+    assert state.ret_value == str(calls[-1].run())
+
+
+@pytest.mark.default_model
+def test_retrieval(default_engine: Engine) -> None:
+    """The paragraphs that were retrieved are in the prompt, and the answer cites one of all."""
+    example = load("retrieval")
+    state = example.answer.run(backend=default_engine)
+    assert state.ret_value[0] == "pear"
+    assert state["reply"]["source"] in example.PARAGRAPHS
+    assert example.PARAGRAPHS["pear"] in state.text()
+    assert example.PARAGRAPHS["cider"] not in state.text()
+
+
+@pytest.mark.default_model
+def test_reflection(default_engine: Engine) -> None:
+    """The result is the last draft, and what the critic said is in none of the writer's messages."""
+    example = load("reflection")
+    state = example.write.run(backend=default_engine)
+    assert state.ret_value == state["draft"] != ""
+    assert "Is it easy to read?" not in state.text()
+    assert len(state.messages()) >= 3
+
+
+@pytest.mark.default_model
+def test_async_agents(default_engine: Engine) -> None:
+    """Each of the three gives an opinion of the type."""
+    example = load("async_agents")
+    opinions = asyncio.run(example.discuss(default_engine))
+    assert [opinion.partition(":")[0] for opinion in opinions] == example.ROLES
+    assert all(any(f": {word}, " in opinion for word in ("agree", "disagree", "unsure")) for opinion in opinions)
+
+
+@pytest.mark.default_model
+def test_notebook_display(default_engine: Engine, tmp_path: Path) -> None:
+    """The page shows the answers of both branches."""
+    example = load("notebook_display")
+    state = example.names.run(backend=default_engine)
+    example.write_page(state, tmp_path / "names.html")
+    page = (tmp_path / "names.html").read_text(encoding="utf-8")
+    assert all(name in page for name in [*state["name"], state["better"]])
 
 
 @pytest.mark.default_model

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .batch import batch
 from .env import env
 from .generate import generate
 from .models import models
@@ -21,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command()(batch)
 app.command()(generate)
 app.add_typer(models, name="models")
 app.command()(env)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import palmette as pt
+from palmette.lang.options import OPTION_NAMES, checked_options
 
 from .errors import UsageError
 
@@ -32,24 +33,54 @@ def parse_arguments(pairs: Sequence[str]) -> dict[str, Any]:
     return arguments
 
 
-def check_arguments(function: pt.Function, arguments: dict[str, Any]) -> None:
-    """Compare arguments with the signature of a program, whose first parameter is its state.
+def check_arguments(function: pt.Function, arguments: Mapping[str, Any]) -> None:
+    """Compare ``--arg`` with the signature of a program.
 
     Raises:
-        UsageError: an argument is missing, or the program has none of that name.
+        UsageError: an argument is missing or wrong, or the program has none of that name.
     """
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    names = [p.name for p in named]
-    unknown = [name for name in arguments if name not in names]
-    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        known = ", ".join(names) or "none"
-        raise UsageError(f"the program has no argument {unknown[0]!r}", hint=f"its arguments: {known}")
-    given = {*arguments, *function.bound}
-    missing = [p.name for p in named if p.default is p.empty and p.name not in given]
+    missing = _missing(function, arguments)
     if missing:
         hint = "give " + " ".join(f"--arg {name}=..." for name in missing)
         raise UsageError(f"the program needs an argument {missing[0]!r}", hint=hint)
+    fault = fault_in(function, arguments)
+    if fault:
+        raise UsageError(fault)
+
+
+def fault_in(function: pt.Function, arguments: Mapping[str, Any]) -> str | None:
+    """What is wrong with arguments by name for a program, whose first parameter is its state; None for nothing.
+
+    Names that are no parameters but sampling options, such as ``temperature``, are options of the run.
+    """
+    missing = _missing(function, arguments)
+    if missing:
+        return f"the program needs an argument {missing[0]!r}"
+    named, takes_any = _parameters(function)
+    others = {name: value for name, value in arguments.items() if name not in named}
+    if takes_any or not others:
+        return None
+    unknown = [name for name in others if name not in OPTION_NAMES]
+    if unknown:
+        return f"the program has no argument {unknown[0]!r}; its arguments: {', '.join(named) or 'none'}"
+    try:
+        checked_options(others, "the program")
+    except (pt.PalmetteError, TypeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _missing(function: pt.Function, arguments: Mapping[str, Any]) -> list[str]:
+    given = {*arguments, *function.bound}
+    named, _ = _parameters(function)
+    return [name for name, parameter in named.items() if parameter.default is parameter.empty and name not in given]
+
+
+def _parameters(function: pt.Function) -> tuple[dict[str, inspect.Parameter], bool]:
+    """The parameters that can be given by name, and whether the program takes any name."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _value(text: str) -> Any:

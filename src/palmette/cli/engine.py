@@ -9,38 +9,72 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import palmette as pt
+from palmette.runtime.errors import ModelLoadError
+
 from .download import DownloadBar
-from .errors import note
+from .errors import UsageError, note
 
 if TYPE_CHECKING:
     from palmette.lang.backend import Backend
+    from palmette.runtime.config import EngineSettings
+
+_MODEL_HINT = "without --model the built-in one runs; `palmette models list` shows what is in the cache"
 
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", "-m", help="A folder of safetensors or a .gguf file.", show_default="the built-in model"),
+    typer.Option(
+        "--model",
+        "-m",
+        help="A folder of safetensors, a .gguf file or a Hugging Face id.",
+        show_default="the built-in model",
+    ),
+]
+RevisionOption = Annotated[
+    str | None,
+    typer.Option("--revision", help="Of a Hugging Face id: a branch, tag or commit.", show_default="the main branch"),
 ]
 
 
 @contextmanager
-def running_engine(model: str | None) -> Iterator[Backend]:
+def running_engine(model: str | None, revision: str | None = None) -> Iterator[Backend]:
     """An engine that runs `model`, or the default model, fetched first where it is not in the cache.
 
     Raises:
-        ModelLoadError: the model cannot be found, fetched or read.
+        UsageError: there is no such model, or it cannot be fetched.
+        ModelLoadError: the model cannot be read.
     """
     import palmette.runtime
 
-    if model is None:
-        _fetch_default_model()
+    _fetch(model, revision)
+    settings: EngineSettings = {} if revision is None else {"revision": revision}
     started = time.monotonic()
-    with palmette.runtime.launch(model) as engine:
+    with palmette.runtime.launch(model, **settings) as engine:
         note(f"{engine.model_info.name} ready in {time.monotonic() - started:.1f} s")
         yield engine
 
 
-def _fetch_default_model() -> None:
-    """Fetch the default model where it is not in the cache; its files are compared by size only, which is quick."""
-    from palmette.runtime.default_model import ensure_default_model
+@contextmanager
+def as_default(engine: Backend) -> Iterator[None]:
+    """Let a program call other programs on the same engine without naming it."""
+    before = pt.default_backend()
+    pt.set_default_backend(engine)
+    try:
+        yield
+    finally:
+        pt.set_default_backend(before)
+
+
+def _fetch(model: str | None, revision: str | None) -> None:
+    """Fetch a model where it is not in the cache; the default one's files are compared by size only, which is quick."""
+    from palmette.runtime import default_model
+    from palmette.runtime.weights import find_model
 
     with DownloadBar() as bar:
-        ensure_default_model(bar)
+        if model is None and revision is None:
+            default_model.ensure_default_model(bar)
+            return
+        try:
+            find_model(model, bar, revision=revision)
+        except ModelLoadError as error:
+            raise UsageError(str(error), hint=_MODEL_HINT) from error

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Annotated, ParamSpec
 
 import typer
@@ -31,15 +30,6 @@ class UsageError(PalmetteError, ValueError):
 
 class RunError(PalmetteError, RuntimeError):
     """A program of the user's failed. The message says where; the cause is the program's own exception."""
-
-
-@contextmanager
-def usage_errors() -> Iterator[None]:
-    """Turn what Palmette refuses before anything ran into a `UsageError`."""
-    try:
-        yield
-    except (PalmetteError, TypeError, ValueError) as error:
-        raise UsageError(str(error)) from error
 
 
 def reports_errors(command: Callable[P, None]) -> Callable[P, None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +11,11 @@ from typing import Annotated, Any
 import typer
 
 import palmette as pt
-from palmette.lang.options import SamplingOptions
 
-from .engine import ModelOption, running_engine
-from .errors import DebugOption, UsageError, note, reports_errors, usage_errors
+from .constraint_options import constraint_of, option
+from .engine import ModelOption, RevisionOption, running_engine
+from .errors import DebugOption, UsageError, note, reports_errors
+from .outcome import json_text
 
 ANSWER = "answer"
 
@@ -27,14 +27,24 @@ def generate(
     json_schema: Annotated[
         Path | None, typer.Option("--json-schema", help="A file: the answer is JSON that validates against it.")
     ] = None,
+    ebnf: Annotated[str | None, typer.Option(help="A grammar, or a file of one: the answer matches its root.")] = None,
+    answer_type: Annotated[
+        str | None, typer.Option("--type", help="int, float, bool, str or FILE.py:CLASS: the answer is one, as JSON.")
+    ] = None,
     choices: Annotated[
         str | None, typer.Option(help="The likeliest of these, a,b,c; or a JSON array, where one has a comma.")
     ] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the answer as it comes.")] = False,
+    n: Annotated[int | None, typer.Option("--n", help="Answers; of several, each is a line of JSON.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="At most this many tokens.", show_default="128")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.", show_default="1.0")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this sum.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text. May be given again.")] = None,
+    stop_regex: Annotated[list[str] | None, typer.Option(help="End before a match. May be given again.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the random stream: the same seed, the same answer.")] = None,
     model: ModelOption = None,
+    revision: RevisionOption = None,
     chat: Annotated[
         bool | None,
         typer.Option(
@@ -46,18 +56,43 @@ def generate(
     debug: DebugOption = False,
 ) -> None:
     """Print the model's answer to a prompt, and nothing else on standard output."""
-    sampling: SamplingOptions = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-    constraint = _constraint(regex, json_schema, choices)
-    if choices is not None:
-        _refuse_with_choices({**sampling, "stream": stream or None})
-        sampling = {}
-    with usage_errors():
-        answer = pt.gen(ANSWER, **constraint, **sampling)
+    sampling = {
+        "n": n,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "stop": stop or None,
+        "stop_regex": stop_regex or None,
+        "seed": seed,
+    }
+    constraint = constraint_of(
+        {"regex": regex, "json_schema": json_schema, "ebnf": ebnf, "type": answer_type, "choices": choices}
+    )
+    answer = _answer(constraint, {name: value for name, value in sampling.items() if value is not None}, stream)
     text = _prompt_text(prompt)
-    with running_engine(model) as engine, _plain_failures():
+    with running_engine(model, revision) as engine, _plain_failures():
         as_chat = engine.model_info.chat_template is not None if chat is None else chat
         program = (ask if as_chat else go_on).bind(prompt=text, answer=answer)
         _print_answer(program.stream(backend=engine) if stream else program.run(backend=engine), stream)
+
+
+def _answer(constraint: dict[str, Any], sampling: dict[str, Any], stream: bool) -> pt.Expr:
+    """The generation that the options ask for.
+
+    Raises:
+        UsageError: they do not go together, or one is out of its range; named as it was typed.
+    """
+    if "choices" in constraint:
+        _refuse_with_choices([*sampling, *(["stream"] if stream else [])])
+    if stream and sampling.get("n", 1) > 1:
+        raise UsageError("--n and --stream do not go together", hint="one answer can be printed as it comes")
+    try:
+        return pt.gen(ANSWER, **constraint, **sampling)
+    except (pt.PalmetteError, TypeError, ValueError) as error:
+        message = str(error)
+        name = message.partition(" ")[0]
+        raise UsageError(option(name) + message[len(name) :] if name in sampling else message) from error
 
 
 @pt.function
@@ -88,51 +123,18 @@ def _print_answer(state: pt.ProgramState, stream: bool) -> None:
         for delta in state.text_iter(ANSWER):
             typer.echo(delta, nl=False)
         typer.echo()
-    else:
-        typer.echo(state[ANSWER])
-    if (state.get_meta_info(ANSWER) or {}).get("finish_reason") == "length":
+    info = state.get_meta_info(ANSWER)
+    several = isinstance(info, list)
+    for value in state[ANSWER] if several else [] if stream else [state[ANSWER]]:
+        typer.echo(value if isinstance(value, str) and not several else json_text(value))
+    if any(answer.get("finish_reason") == "length" for answer in (info if several else [info])):
         note("the answer was cut off by its token limit; --max-tokens raises it")
 
 
-def _constraint(regex: str | None, json_schema: Path | None, choices: str | None) -> dict[str, Any]:
-    """The one constraint given, as `gen` takes it."""
-    options = {"--regex": regex, "--json-schema": json_schema, "--choices": choices}
-    given = [name for name, value in options.items() if value is not None]
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} do not go together", hint="an answer has one constraint")
-    if choices is not None:
-        return {"choices": _choices(choices)}
-    if json_schema is not None:
-        return {"json_schema": _schema(json_schema)}
-    return {"regex": regex} if regex is not None else {}
-
-
-def _choices(text: str) -> list[str]:
-    if not text.lstrip().startswith("["):
-        return [choice.strip() for choice in text.split(",")]
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise UsageError(
-            f"--choices starts as a JSON array but is none: {error}", hint="""--choices '["a", "b"]'"""
-        ) from error
-    return list(values)
-
-
-def _schema(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"--json-schema {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(f"--json-schema {path} is not JSON: {error}") from error
-
-
-def _refuse_with_choices(options: dict[str, Any]) -> None:
-    given = ["--" + name.replace("_", "-") for name, value in options.items() if value is not None]
+def _refuse_with_choices(given: list[str]) -> None:
     if given:
         raise UsageError(
-            f"--choices and {', '.join(given)} do not go together",
+            f"--choices and {', '.join(map(option, given))} do not go together",
             hint="choices are scored, not sampled: the likeliest wins, and comes whole",
         )
 

@@ -24,8 +24,8 @@ def load_function(target: str) -> pt.Function:
         UsageError: no such file, no such function, or several and no name.
         RunError: the file's own code failed.
     """
-    path, name = _split(target)
-    functions = _functions_of(_import_file(path))
+    path, name = split_target(target, "give FILE.py, or FILE.py:FUNCTION")
+    functions = _functions_of(import_file(path))
     if name:
         return _named(functions, name, path)
     if len(functions) == 1:
@@ -34,25 +34,34 @@ def load_function(target: str) -> pt.Function:
         raise UsageError(f"{path} defines no function with @pt.function", hint="decorate the program's function")
     raise UsageError(
         f"{path} defines {len(functions)} functions: {', '.join(functions)}",
-        hint=f"name one: palmette run {path}:{list(functions)[-1]}",
+        hint=f"name one: {path}:{list(functions)[-1]}",
     )
 
 
-def _split(target: str) -> tuple[Path, str]:
-    """The file and the function's name, "" where there is none."""
+def split_target(target: str, usage: str) -> tuple[Path, str]:
+    """The file and the name after the colon, "" where there is none.
+
+    Raises:
+        UsageError: there is no such Python file; `usage` is the hint.
+    """
     path, colon, name = target.rpartition(":")
     if not colon or Path(target).exists():
         path, name = target, ""
     file = Path(path)
     if not file.is_file():
         what = "is a folder, not a file" if file.is_dir() else "does not exist"
-        raise UsageError(f"{path} {what}", hint="palmette run FILE.py or palmette run FILE.py:FUNCTION")
+        raise UsageError(f"{path} {what}", hint=usage)
     if file.suffix != ".py":
         raise UsageError(f"{path} is not a Python file: its name must end in .py")
     return file, name
 
 
-def _import_file(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
+    """Run a Python file as a module, its folder put first on `sys.path`.
+
+    Raises:
+        RunError: the file's own code failed.
+    """
     name = f"palmette_program_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:

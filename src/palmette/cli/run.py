@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +12,9 @@ import typer
 import palmette as pt
 
 from .arguments import check_arguments, parse_arguments
-from .engine import ModelOption, running_engine
+from .engine import ModelOption, RevisionOption, as_default, running_engine
 from .errors import DebugOption, RunError, reports_errors
+from .outcome import Outcome, json_object, json_text, outcome_of
 from .program_file import load_function, place_and_reason
 
 
@@ -26,9 +23,15 @@ def run(
     target: Annotated[str, typer.Argument(metavar="FILE[:FUNCTION]", help="A Python file, and which function of it.")],
     arg: Annotated[
         list[str] | None,
-        typer.Option("--arg", "-a", metavar="NAME=VALUE", help="An argument: JSON where it is JSON, else text."),
+        typer.Option(
+            "--arg",
+            "-a",
+            metavar="NAME=VALUE",
+            help="An argument: JSON where it is JSON, else text. Options as temperature=0 too.",
+        ),
     ] = None,
     model: ModelOption = None,
+    revision: RevisionOption = None,
     tree: Annotated[bool, typer.Option("--tree/--no-tree", help="Show what each node computed and reused.")] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object: the variables and the return value.")
@@ -39,34 +42,14 @@ def run(
     function = load_function(target)
     arguments = parse_arguments(arg or [])
     check_arguments(function, arguments)
-    with running_engine(model) as engine, _as_default(engine):
-        outcome = _outcome(_run(function, arguments))
+    with running_engine(model, revision) as engine, as_default(engine):
+        state = _run(function, arguments)
+        outcome = outcome_of(state)
         _print_json(outcome) if as_json else _print_text(outcome)
         if tree:
-            _print_tree(outcome.tree)
+            _print_tree(state.tree)
         if outcome.error is not None:
             raise RunError(str(outcome.error)) from outcome.error
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What a run left behind: the variables that can be read, and what went wrong although the function returned."""
-
-    values: dict[str, Any]
-    returned: Any
-    tree: pt.TreeView
-    error: BaseException | None
-
-
-@contextmanager
-def _as_default(engine: pt.Backend) -> Iterator[None]:
-    """Let a program call other programs on the same engine without naming it."""
-    before = pt.default_backend()
-    pt.set_default_backend(engine)
-    try:
-        yield
-    finally:
-        pt.set_default_backend(before)
 
 
 def _run(function: pt.Function, arguments: dict[str, Any]) -> pt.ProgramState:
@@ -82,26 +65,15 @@ def _run(function: pt.Function, arguments: dict[str, Any]) -> pt.ProgramState:
         raise RunError(f"{function.__name__} of {file.name} failed at {place_and_reason(error, file)}") from error
 
 
-def _outcome(state: pt.ProgramState) -> _Outcome:
-    values: dict[str, Any] = {}
-    error = state.error()
-    for name in state.variable_names():
-        try:
-            values[name] = state[name]
-        except pt.PalmetteError as failure:
-            error = error or failure
-    return _Outcome(values, state.ret_value, state.tree, error)
-
-
-def _print_text(outcome: _Outcome) -> None:
+def _print_text(outcome: Outcome) -> None:
     for name, value in outcome.values.items():
         typer.echo(f"{name}: {_shown(value)}")
     if outcome.returned is not None:
         typer.echo(f"returned: {_shown(outcome.returned)}")
 
 
-def _print_json(outcome: _Outcome) -> None:
-    typer.echo(_json({"variables": outcome.values, "returned": outcome.returned}))
+def _print_json(outcome: Outcome) -> None:
+    typer.echo(f'{{"variables": {json_object(outcome.values)}, "returned": {json_text(outcome.returned)}}}')
 
 
 def _print_tree(tree: pt.TreeView) -> None:
@@ -117,9 +89,4 @@ def _print_tree(tree: pt.TreeView) -> None:
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else _json(value)
-
-
-def _json(value: Any) -> str:
-    """JSON; what JSON does not have is shown as Python shows it."""
-    return json.dumps(value, ensure_ascii=False, default=repr)
+    return value if isinstance(value, str) else json_text(value)

@@ -1,0 +1,81 @@
+"""What an answer is held to, from the options that say so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError
+from .program_file import import_file, split_target
+
+NAMED_TYPES = ("int", "float", "bool", "str")
+
+
+def constraint_of(given: dict[str, Any]) -> dict[str, Any]:
+    """The one constraint among these options, as `gen` takes it; keys are names of `gen`, those that are None left out.
+
+    Raises:
+        UsageError: there are two, or one cannot be read.
+    """
+    named = {name: value for name, value in given.items() if value is not None}
+    if len(named) > 1:
+        raise UsageError(f"{' and '.join(map(option, named))} do not go together", hint="an answer has one constraint")
+    return {name: _READERS[name](value) for name, value in named.items()}
+
+
+def option(name: str) -> str:
+    """How an option of `gen` is typed."""
+    return "--" + name.replace("_", "-")
+
+
+def _choices(text: str) -> list[str]:
+    if not text.lstrip().startswith("["):
+        return [choice.strip() for choice in text.split(",")]
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--choices starts as a JSON array but is none: {error}", hint="""--choices '["a", "b"]'"""
+        ) from error
+    return list(values)
+
+
+def _schema(path: Path) -> Any:
+    text = _text_of(path, "--json-schema")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--json-schema {path} is not JSON: {error}") from error
+
+
+def _ebnf(text: str) -> str:
+    return text if "::=" in text else _text_of(Path(text), "--ebnf")
+
+
+def _type(target: str) -> Any:
+    """A type by its name, or a class of a Python file."""
+    if target in NAMED_TYPES:
+        return target
+    path, name = split_target(target, "--type FILE.py:CLASS")
+    found = getattr(import_file(path), name, None) if name else None
+    if found is None:
+        raise UsageError(f"--type {target} names no type of {path}", hint=f"{', '.join(NAMED_TYPES)}, or FILE.py:CLASS")
+    return found
+
+
+def _text_of(path: Path, name: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{name} {path} cannot be read: {error.strerror}") from error
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "regex": str,
+    "json_schema": _schema,
+    "ebnf": _ebnf,
+    "type": _type,
+    "choices": _choices,
+}

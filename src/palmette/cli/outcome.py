@@ -1,0 +1,81 @@
+"""What a run left behind, and how it is written as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+import palmette as pt
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run that has ended.
+
+    Attributes:
+        values: the variables that can be read.
+        returned: what the function returned; None where it raised.
+        error: what the function raised, or else the first generation that failed or value that cannot be read.
+    """
+
+    values: dict[str, Any]
+    returned: Any
+    error: BaseException | None
+
+
+def outcome_of(state: pt.ProgramState) -> Outcome:
+    """Read all that a run left behind. Waits for its end."""
+    values: dict[str, Any] = {}
+    error = state.error()
+    for name in state.variable_names():
+        try:
+            values[name] = state[name]
+        except pt.PalmetteError as failure:
+            error = error or failure
+    return Outcome(values, _returned(state), error)
+
+
+def _returned(state: pt.ProgramState) -> Any:
+    try:
+        return state.ret_value
+    except Exception:  # the function's own, which `ProgramState.error` has
+        return None
+
+
+def json_object(members: Mapping[str, Any]) -> str:
+    """A JSON object. A value that cannot be JSON spoils no other."""
+    return "{" + ", ".join(f"{json_text(name)}: {json_text(value)}" for name, value in members.items()) + "}"
+
+
+def json_text(value: Any) -> str:
+    """JSON of any value: models, dataclasses and calls of tools as objects, what JSON cannot hold as Python shows it.
+
+    >>> from datetime import date
+    >>> json_text({"day": date(2024, 2, 29), "kind": complex(1, 2)})
+    '{"day": "2024-02-29", "kind": "(1+2j)"}'
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+    except (TypeError, ValueError, RecursionError):  # keys that are no strings, NaN, a value that holds itself
+        return json.dumps(repr(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """What `json` takes in place of a value that it does not know."""
+    if isinstance(value, pt.ToolCall):
+        return {"name": value.name, "arguments": value.arguments}
+    if callable(getattr(value, "model_dump", None)):  # a Pydantic model
+        return value.model_dump(mode="json")
+    try:
+        return msgspec.to_builtins(value, enc_hook=_plain_inside, str_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+
+
+def _plain_inside(value: Any) -> Any:
+    """The same inside of a dataclass or struct, where msgspec looks."""
+    return json.loads(json_text(value))
