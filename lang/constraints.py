@@ -6,20 +6,18 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palmette.constrained.compiler import DEFAULT_LIMITS, lower
+from palmette.constrained.compiler import lower
 from palmette.constrained.errors import GrammarError
 from palmette.constrained.grammar import Grammar
-from palmette.constrained.limits import Deadline
+from palmette.constrained.limits import DEFAULT_LIMITS, Deadline
 from palmette.runtime.errors import RequestError
 
 from .expr import Reader
 from .tool import Tool, tool_call_type
-from .types import answer_type
+from .types import NAMED_TYPES, answer_type
 
 Constraint = tuple[Grammar | None, Reader | None]
 """The grammar of an answer, and what makes a value of its text; None for any text, and for the text itself."""
-
-_DTYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 
 
 def constraint(**given: Any) -> Constraint:
@@ -57,8 +55,8 @@ def _of_type(annotation: Any) -> tuple[Grammar, Reader | None]:
 
 
 def _of_dtype(dtype: Any) -> tuple[Grammar, Reader | None]:
-    annotation = _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
-    if annotation not in _DTYPES.values():
+    annotation = NAMED_TYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+    if annotation not in NAMED_TYPES.values():
         raise RequestError(f"dtype must be int, float, bool or str, not {dtype!r}; type=... takes any other type")
     return _of_type(annotation)
 

@@ -82,8 +82,11 @@ class Execution:
 
     @property
     def on_program_thread(self) -> bool:
-        """Whether the caller is the running program itself: what it waits for must already be in the tree."""
-        return not self.ended and threading.get_ident() in self._threads
+        """Whether the caller is the running program itself: what it waits for must already be in the tree.
+
+        Only a streaming run is watched from outside; in any other, every thread was started by the program.
+        """
+        return not self.ended and (not self.streaming or threading.get_ident() in self._threads)
 
     @contextlib.contextmanager
     def as_program(self) -> Iterator[None]:
@@ -105,11 +108,19 @@ class Execution:
     # -- the program's life -----------------------------------------------------------------------------------------
 
     def start(self, *, on_loop: bool = False) -> None:
-        """Open the session; the calling thread is the program's. `on_loop`: it runs an event loop and must not wait."""
+        """Open the session; the calling thread is the program's. `on_loop`: it runs an event loop and must not wait.
+
+        Raises:
+            PalmetteError: the run was stopped before it began.
+        """
         self._threads.add(threading.get_ident())
         if on_loop:
             self._loop_thread = threading.get_ident()
-        self._session = self._backend.open(self._on_event)
+        session = self._backend.open(self._on_event)
+        with self.changed:
+            self._session = session
+            if self.failure is not None:
+                raise self.failure
         if self._timer is not None:
             self._timer.daemon = True
             self._timer.start()
@@ -191,16 +202,16 @@ class Execution:
                 value = poll()
                 if value is not None:
                     return value
-                self._check_may_wait()
+                self.check_may_wait("write await s.get(name) for a value, or await s.ready() before this line")
                 if not self._pending:
                     self.changed.wait()
             self.flush()
 
-    def _check_may_wait(self) -> None:
+    def check_may_wait(self, instead: str) -> None:
+        """Raise ProgramError if the caller is an async program, which must not wait; `instead` is what it can do."""
         if self._loop_thread == threading.get_ident() and not self.ended:
             raise ProgramError(
-                "an async program must not wait here, as that would stop its event loop; "
-                "write await s.get(name) for a value, or await s.ready() before this line",
+                f"an async program must not wait here, as that would stop its event loop; {instead}",
                 line=calling_line(),
             )
 
@@ -235,8 +246,9 @@ class Execution:
         with self._sending:
             with self.changed:
                 nodes, self._pending = self._pending, []
-            if nodes and self._session is not None:
-                self._send(self._session, nodes)
+                session = self._session
+            if nodes and session is not None:
+                self._send(session, nodes)
 
     def check_invariants(self) -> None:
         """The tree is sound, and what is not sent yet is its newest nodes. The caller holds `changed`."""

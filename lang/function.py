@@ -89,7 +89,8 @@ class Function(Generic[P, R]):
             args, kwargs: the function's own arguments, and sampling options.
             backend: what runs the generations; None is the default backend.
             stream: return at once, as `Function.stream`.
-            timeout_s: seconds that the run may take; None is any time.
+            timeout_s: seconds that the run may take; None is any time. Code of the program's that then waits for
+                something else is not interrupted: the run ends at its next step.
 
         Raises:
             TypeError: the arguments do not fit the function's signature.
@@ -130,8 +131,11 @@ class Function(Generic[P, R]):
         """
         run = self._new_run(args, kwargs, backend, timeout_s=timeout_s, streaming=True)
         _stream_slots.acquire()
-        thread = threading.Thread(target=_run_stream, args=(run,), name=f"palmette-{self._name}", daemon=True)
-        thread.start()
+        try:
+            threading.Thread(target=_run_stream, args=(run,), name=f"palmette-{self._name}", daemon=True).start()
+        except RuntimeError:  # the system has no thread left
+            _stream_slots.release()
+            raise
         return run.state
 
     @overload
@@ -199,7 +203,7 @@ class Function(Generic[P, R]):
         return run_all(list(runs), num_threads=num_threads, title=title)
 
     def bind(self, **kwargs: Any) -> Function[..., R]:
-        """The program with some arguments given in advance. Those given at the run win.
+        """The program with some arguments given in advance. Those given by name at the run win.
 
         Raises:
             TypeError: the function has no such parameter.

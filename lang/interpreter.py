@@ -58,18 +58,20 @@ class Interpreter:
             RequestError: sampling options contradict each other.
         """
         for part in parts(expr):
-            if needed := self._needed_before(part):
+            if needed := self._needed_before(part, line):
                 self.execution.wait_for_nodes(needed)
             with self.execution.changed:
                 self._append_part(part, line)
 
-    def _needed_before(self, part: Expr) -> list[int]:
+    def _needed_before(self, part: Expr, line: SourceLine) -> list[int]:
         """The nodes that must be done before `part` can be appended; mostly none."""
         if isinstance(part, RoleBegin):
             return self.conversation.needed_before_message()
-        if isinstance(part, RefExpr) and not is_on_the_wire(part.variable, self.execution.tree):
-            return nodes_of(part.variable)
-        return []
+        if not isinstance(part, RefExpr):
+            return []
+        if part.execution is not self.execution:
+            raise ProgramError(f's.ref("{part.name}") belongs to another run; read its value there instead', line=line)
+        return [] if is_on_the_wire(part.variable, self.execution.tree) else nodes_of(part.variable)
 
     def _append_part(self, part: Expr, line: SourceLine) -> None:
         if isinstance(part, Constant):
@@ -108,13 +110,15 @@ class Interpreter:
             self.set_variable(f"{expr.name}_reasoning_content", NodeVariable(node.id, None, reasoning))
 
     def _ends_with(self, text: str) -> bool:
-        """Whether the constant text that was appended last ends with `text`, white space apart."""
-        node = None if self.tip is None else self.execution.tree.records[self.tip].node
-        return isinstance(node, Text) and node.text.rstrip().endswith(text)
+        """Whether the branch ends with `text` as constant text of one node, white space apart."""
+        for record in self.execution.tree.path(self.tip):
+            if isinstance(record.node, Text) and record.text.strip():
+                return record.text.rstrip().endswith(text)
+            if not isinstance(record.node, Text | Fork | Join):
+                return False
+        return False
 
     def _add_references(self, expr: RefExpr, line: SourceLine) -> None:
-        if expr.execution is not self.execution:
-            raise ProgramError(f's.ref("{expr.name}") belongs to another run; read its value there instead', line=line)
         for source in sources_of(expr, self.execution.tree, line):
             if isinstance(source, Source):
                 self._add(lambda i, parent, s=source: Reference(i, parent, s.node_id, s.unquoted), line, expr.name)  # type: ignore[misc]  # mypy cannot infer a lambda's default

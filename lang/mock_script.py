@@ -32,6 +32,7 @@ class Script:
     def __init__(self, answers: Answers) -> None:
         if isinstance(answers, str) or not (callable(answers) or isinstance(answers, Mapping | Sequence)):
             raise TypeError(f"answers must be a list, a mapping from patterns or a function, not {answers!r}")
+        _check_answers(answers)
         self._answers = answers
         self._given = 0
         self._lock = threading.Lock()
@@ -73,8 +74,9 @@ class Script:
         if isinstance(self._answers, Sequence):
             return self._next()
         try:
-            return str(self._answers(prompt, node))
-        except Exception as error:  # the user's function may raise anything; it belongs to this node
+            answer = self._answers(prompt, node)
+            return None if answer is None else str(answer)
+        except BaseException as error:  # the user's function may raise anything; it belongs to this node
             raise ScriptError(type(error).__name__, str(error)) from error
 
     def _next(self) -> str | None:
@@ -86,7 +88,23 @@ class Script:
     def _missing(self) -> str:
         if isinstance(self._answers, Mapping):
             return f"(none of its {len(self._answers)} patterns is found)"
-        return f"left (it was given {len(self._answers) if isinstance(self._answers, Sequence) else 0})"
+        if isinstance(self._answers, Sequence):
+            return f"left (it was given {len(self._answers)})"
+        return "(its function returned None)"
+
+
+def _check_answers(answers: Answers) -> None:
+    """Raise TypeError or ValueError for answers that are no strings and patterns that are none."""
+    patterns = tuple(answers) if isinstance(answers, Mapping) else ()
+    texts = answers.values() if isinstance(answers, Mapping) else answers if isinstance(answers, Sequence) else ()
+    for text in (*patterns, *texts):
+        if not isinstance(text, str):
+            raise TypeError(f"the answers and patterns of a MockBackend are strings, not {text!r}")
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no pattern that MockBackend can look for: {error}") from error
 
 
 def completion(node: Generate, answer: str, prompt_tokens: Sequence[str]) -> Completion:

@@ -212,17 +212,6 @@ class PartialJSON:
         raise ValueError(f"not JSON at character {self._read + at}: {what}")
 
 
-def partial_value(text: str) -> Any:
-    """The value of JSON text that may be unfinished, as `PartialJSON` reads it.
-
-    Raises:
-        ValueError: `text` is not the beginning of any JSON text.
-    """
-    reader = PartialJSON()
-    reader.push(text)
-    return reader.value
-
-
 def _replace_last(container: dict[str, Any] | list[Any], key: str, value: Any) -> None:
     if isinstance(container, dict):
         container[key] = value

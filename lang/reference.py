@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from palmette.runtime.program import Generate, Reference, Select
 
 from .errors import ProgramError
-from .expr import Expr, as_expr, joined
+from .expr import Expr, Reader, as_expr, joined
 from .source_line import SourceLine
 from .tree import ProgramTree
-from .types import answer_type
+from .types import JsonAnswer
 from .variables import FixedVariable, GatheredVariable, NodeVariable, TextVariable, Variable, value_of
 
 if TYPE_CHECKING:
@@ -74,9 +74,13 @@ def _sources(variable: Variable, tree: ProgramTree, separator: str) -> list[str 
     if isinstance(variable, TextVariable):
         return [_source(node_id, tree) for node_id in variable.node_ids]
     if isinstance(variable, NodeVariable) and is_on_the_wire(variable, tree):
-        return [Source(variable.node_id, unquoted=variable.reader == answer_type(str))]
+        return [Source(variable.node_id, unquoted=_is_string(variable.reader))]
     value = variable.value if isinstance(variable, FixedVariable) else value_of(variable, tree)
     return [separator.join(map(str, value)) if isinstance(value, list) else str(value)]
+
+
+def _is_string(reader: Reader | None) -> bool:
+    return isinstance(reader, JsonAnswer) and reader.is_string
 
 
 def _source(node_id: int, tree: ProgramTree) -> str | Source:

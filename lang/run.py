@@ -52,14 +52,14 @@ class Run:
         return self.state
 
     def run_kept(self) -> ProgramState:
-        """As `run`; the state keeps what the function raises."""
-        with contextlib.suppress(Exception):
+        """As `run`; the state keeps what the function raises, SystemExit too."""
+        with contextlib.suppress(BaseException):
             self.run()
         return self.state
 
     async def run_kept_on_loop(self) -> ProgramState:
-        """As `run_on_loop`; the state keeps what the function raises. Cancelling the task still raises."""
-        with contextlib.suppress(Exception):
+        """As `run_on_loop`; the state keeps what the function raises, and that its task was cancelled."""
+        with contextlib.suppress(BaseException):
             await self.run_on_loop()
         return self.state
 
@@ -82,8 +82,9 @@ def _ending(execution: Execution) -> Iterator[None]:
         yield
     except BaseException as error:
         execution.fail(error)
-        if execution.failure is not None and execution.failure is not error and isinstance(error, Exception):
-            raise execution.failure from error
+        stopped = execution.failure
+        if stopped is not None and stopped is not error and isinstance(error, Exception):
+            raise type(stopped)(str(stopped)) from error  # a new one, since it may itself be the cause of `error`
         raise
     if execution.failure is not None:
         raise execution.failure

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 from dataclasses import dataclass
 
-_OURS = ("palmette.lang", "contextlib")  # role blocks reach us by way of contextlib
+_OURS = re.compile(r"palmette\.lang\.|contextlib$")  # role blocks reach us by way of contextlib
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,6 @@ class SourceLine:
 def calling_line() -> SourceLine:
     """The innermost line on this thread's stack that is not in the language's own code."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_OURS):
+    while frame.f_back is not None and _OURS.match(str(frame.f_globals.get("__name__", ""))):
         frame = frame.f_back
     return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Self, overload
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, NoReturn, Self, overload
 
 from .api import role_message
 from .errors import ProgramError, UnknownVariableError
@@ -31,7 +31,8 @@ class ProgramState:
 
     Inside the program ``s += ...`` appends and ``s["x"]`` reads; appending never waits, reading waits for that value.
     The state that `Function.run` returns is read in the same way. While the program still runs (`Function.stream`),
-    reads from outside wait for what the program has yet to append.
+    reads from outside wait for what the program has yet to append. So do threads that a streamed program starts itself;
+    those of `forks.map` read as the program does.
     """
 
     def __init__(self, execution: Execution, interpreter: Interpreter) -> None:
@@ -101,8 +102,7 @@ class ProgramState:
         with self._execution.changed:
             variable = self._interpreter.variables.get(name)
             if variable is None:
-                failure = self._execution.failure
-                raise UnknownVariableError(self._unknown(name, failure), line=calling_line()) from failure
+                raise self._unknown(name) from self._execution.failure
         return RefExpr(self._execution, name, variable, separator)
 
     get_var = __getitem__
@@ -151,18 +151,17 @@ class ProgramState:
         _check_name(name)
         variable = self._interpreter.variables.get(name)
         if variable is None and self._is_over():
-            failure = self._execution.failure
-            raise UnknownVariableError(self._unknown(name, failure), line=calling_line()) from failure
+            raise self._unknown(name) from self._execution.failure
         return variable
 
-    def _unknown(self, name: str, failure: BaseException | None) -> str:
-        known = list(self._interpreter.variables)
+    def _unknown(self, name: str) -> UnknownVariableError:
+        known, failure = list(self._interpreter.variables), self._execution.failure
         close = difflib.get_close_matches(name, known, n=1)
         hint = f'; did you mean "{close[0]}"?' if close else ""
         if failure is not None:
             hint += f"; the program ended before by {type(failure).__name__}: {failure}"
         variables = f"the variables are {', '.join(known)}" if known else "no variable is set"
-        return f's["{name}"] was never set; {variables}{hint}'
+        return UnknownVariableError(f's["{name}"] was never set; {variables}{hint}', line=calling_line())
 
     def _is_over(self) -> bool:
         """Whether nothing more can come to this branch while the caller waits."""
@@ -287,7 +286,12 @@ class ProgramState:
     @contextmanager
     def _role_block(self, role: Role) -> Iterator[None]:
         self._interpreter.append(RoleBegin(role), calling_line())
-        yield
+        try:
+            yield
+        except BaseException:
+            with suppress(ProgramError):  # the run has ended, or the block has closed the message itself
+                self._interpreter.append(RoleEnd(role), calling_line())
+            raise
         self._interpreter.append(RoleEnd(role), calling_line())
 
     @contextmanager
@@ -380,6 +384,12 @@ class ProgramState:
     def _repr_html_(self) -> str:
         """The request tree, for notebooks."""
         return self.tree._repr_html_()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a state belongs to its run and cannot be copied or pickled; keep what you read from it, "
+            "or go on from it in a branch: with s.copy() as branch"
+        )
 
     def __repr__(self) -> str:
         with self._execution.changed:

@@ -92,11 +92,13 @@ class ProgramStateGroup(Sequence["ProgramState"]):
 
         Raises:
             ValueError: an iterable has more or fewer items than there are branches.
+            ProgramError: the program is async and `function` is not.
             Exception: what `function` raised, with a note that says in which branch.
         """
         calls = list(zip(self._states, *iterables, strict=True))
         if inspect.iscoroutinefunction(function):
             return self._map_async(function, calls)
+        self._parent._execution.check_may_wait("give forks.map() an async def function and await it")
         with ThreadPoolExecutor(min(MAX_THREADS, len(calls)), thread_name_prefix="palmette-branch") as threads:
             futures = [threads.submit(self._run_branch, function, call) for call in calls]
         return [_result(place, future.exception(), future.result) for place, future in enumerate(futures)]

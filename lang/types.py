@@ -4,79 +4,29 @@ from __future__ import annotations
 
 import functools
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from palmette.constrained.grammar import Grammar
 
 from .annotations import shape_of
 from .errors import UnsupportedTypeError
-from .partial_json import PartialJSON
-from .shapes import ConstantsShape, DescribedShape, Named, Shape, document
+from .shapes import ConstantsShape, DescribedShape, Named, ScalarShape, Shape, document
 
-__all__ = ["AnswerType", "JsonAnswer", "PartialReader", "UnsupportedTypeError", "WordAnswer", "answer_type"]
-
-_NAMED_TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
+NAMED_TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
+"""The types that may be given by their names."""
 
 
-class PartialReader(Protocol):
-    """Reads an answer that comes in pieces."""
-
-    def push(self, text: str) -> None:
-        """Take the next piece.
-
-        Raises:
-            ValueError: no answer begins with what came so far.
-        """
-
-    @property
-    def value(self) -> Any:
-        """What is certain of the value so far; None while nothing is."""
-
-
-class AnswerType(ABC):
-    """How answers of one type are written and read.
+@dataclass(frozen=True, slots=True)
+class JsonAnswer:
+    """Answers that are JSON.
 
     Attributes:
         name: the type as a person would write it.
         grammar: what the model is held to.
+        shape: what the JSON is read by.
     """
-
-    name: str
-    grammar: Grammar
-
-    @abstractmethod
-    def read(self, text: str) -> Any:
-        """The value of a whole answer.
-
-        Raises:
-            ValueError: `text` is no answer of this type; the message says what is wrong, and where.
-        """
-
-    @abstractmethod
-    def partial_reader(self) -> PartialReader:
-        """A new reader of an answer that comes in pieces.
-
-        Its value is what is certain, and None while nothing is. Objects are plain dicts with the members that have
-        begun, and arrays are lists: a dataclass or model is built of whole answers only.
-        """
-
-    def read_partial(self, text: str) -> Any:
-        """What is certain of the value when `text` is how the answer begins, as `partial_reader` has it.
-
-        Raises:
-            ValueError: no answer begins with `text`.
-        """
-        reader = self.partial_reader()
-        reader.push(text)
-        return reader.value
-
-
-@dataclass(frozen=True, slots=True)
-class JsonAnswer(AnswerType):
-    """Answers that are JSON."""
 
     name: str
     grammar: Grammar
@@ -88,51 +38,45 @@ class JsonAnswer(AnswerType):
         return cls(shape.name, Grammar.json_schema(document(shape)), shape)
 
     def read(self, text: str) -> Any:
+        """The value of a whole answer.
+
+        Raises:
+            ValueError: `text` is no answer of this type; the message says what is wrong, and where.
+        """
         try:
             return self.shape.read(_decoded(text), "$")
         except RecursionError:
             raise ValueError(f"the answer nests too deeply to be read as {self.name}") from None
 
-    def partial_reader(self) -> PartialReader:
-        return PartialJSON()
+    @property
+    def is_string(self) -> bool:
+        """Whether every answer is a JSON string."""
+        shape = _bare(self.shape)
+        return isinstance(shape, ScalarShape) and shape.keywords.get("type") == "string"
 
 
 @dataclass(frozen=True, slots=True)
-class WordAnswer(AnswerType):
-    """Answers that are one of some words, written without quotes."""
+class WordAnswer:
+    """Answers that are one of some words, written without quotes.
+
+    Attributes:
+        name, grammar: as of `JsonAnswer`.
+        words: the value that each word stands for.
+    """
 
     name: str
     grammar: Grammar
     words: Mapping[str, Any]
 
     def read(self, text: str) -> Any:
+        """The value of a word, as `JsonAnswer.read`."""
         if text not in self.words:
             raise ValueError(f"expected one of {', '.join(map(repr, self.words))}, not {text!r}")
         return self.words[text]
 
-    def partial_reader(self) -> PartialReader:
-        return PartialWord(self.words)
 
-
-class PartialWord:
-    """Reads one of `words` in pieces; its value is known once only one word begins with what came."""
-
-    def __init__(self, words: Mapping[str, Any]) -> None:
-        self._words = words
-        self._text = ""
-
-    def push(self, text: str) -> None:
-        self._text += text
-        if not self._possible():
-            raise ValueError(f"none of {', '.join(map(repr, self._words))} begins with {self._text!r}")
-
-    @property
-    def value(self) -> Any:
-        possible = self._possible()
-        return self._words[possible[0]] if len(possible) == 1 else None
-
-    def _possible(self) -> list[str]:
-        return [word for word in self._words if word.startswith(self._text)]
+AnswerType = JsonAnswer | WordAnswer
+"""How answers of one type are written and read."""
 
 
 def answer_type(annotation: Any) -> AnswerType:
@@ -159,10 +103,10 @@ def answer_type(annotation: Any) -> AnswerType:
         UnsupportedTypeError: the type, or a part of it, is none of these; the message names the part and its place.
     """
     if isinstance(annotation, str):
-        if annotation not in _NAMED_TYPES:
-            names = ", ".join(_NAMED_TYPES)
+        if annotation not in NAMED_TYPES:
+            names = ", ".join(NAMED_TYPES)
             raise UnsupportedTypeError(f"the name of a type must be one of {names}, not {annotation!r}")
-        annotation = _NAMED_TYPES[annotation]
+        annotation = NAMED_TYPES[annotation]
     try:
         hash(annotation)
     except TypeError:  # metadata of Annotated may be anything
@@ -177,11 +121,16 @@ def _kept(annotation: Any) -> AnswerType:
 
 def _made(annotation: Any) -> AnswerType:
     shape = shape_of(annotation)
-    bare = shape
-    while isinstance(bare, Named | DescribedShape):
-        bare = bare.target if isinstance(bare, Named) else bare.inner
+    bare = _bare(shape)
     words = _words(bare) if isinstance(bare, ConstantsShape) else None
     return JsonAnswer.of(shape) if words is None else WordAnswer(shape.name, Grammar.choices(list(words)), words)
+
+
+def _bare(shape: Shape) -> Shape:
+    """The shape itself, without names and descriptions around it."""
+    while isinstance(shape, Named | DescribedShape):
+        shape = shape.target if isinstance(shape, Named) else shape.inner
+    return shape
 
 
 def _words(shape: ConstantsShape) -> dict[str, Any] | None:

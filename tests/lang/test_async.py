@@ -160,3 +160,41 @@ def test_async_code_of_branches() -> None:
         return await forks.map(grade, ["a", "b"])
 
     assert program.run(backend=pt.MockBackend({"a$": "1", "b$": "2"})).ret_value == [1, 2]
+
+
+def test_an_item_that_cancels_itself_does_not_end_the_batch() -> None:
+    """A CancelledError or SystemExit out of an async program is that item's error; the others go on."""
+
+    @pt.function
+    async def item(s: pt.ProgramState, end: type[BaseException] | None) -> None:
+        if end is not None:
+            raise end()
+        s += pt.gen("x")
+
+    ends = [None, asyncio.CancelledError, None, SystemExit, None]
+    states = item.run_batch([(end,) for end in ends], backend=pt.MockBackend({"": "a"}))
+    assert [type(state.error()) for state in states] == [end or type(None) for end in ends]
+
+
+def test_a_thread_of_an_async_program_does_not_wait_for_it() -> None:
+    """Reading in asyncio.to_thread what was never set is an error there, as in the program itself."""
+
+    @pt.function
+    async def threaded(s: pt.ProgramState) -> str:
+        s += pt.gen("x")
+        with pytest.raises(pt.UnknownVariableError):
+            await asyncio.to_thread(lambda: s["y"])
+        return str(await asyncio.to_thread(lambda: s["x"]))
+
+    assert threaded.run(backend=pt.MockBackend({"": "a"}), timeout_s=20).ret_value == "a"
+
+
+def test_an_async_program_maps_async_functions_only() -> None:
+    """Waiting for threads would stop the event loop of every program on it, so that is an error with a hint."""
+
+    @pt.function
+    async def mapped(s: pt.ProgramState) -> None:
+        s.fork(2).map(lambda branch: branch.text())
+
+    with pytest.raises(pt.ProgramError, match=r"give forks.map\(\) an async def function"):
+        mapped.run(backend=pt.MockBackend())

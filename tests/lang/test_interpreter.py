@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 from tests.lang.test_chat_template import SMOLLM2
 
@@ -146,3 +149,39 @@ def test_a_backend_that_refuses_nodes_fails_those_nodes() -> None:
     with pytest.raises(pt.NodeFailedError) as caught:
         state["x"]
     assert isinstance(caught.value.__cause__, pt.EngineError)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_an_exception_closes_the_message_of_its_block(stopped: bool) -> None:
+    """A program that goes on after it can open the next message; the exception is what leaves the block."""
+
+    @pt.function
+    def retry(s: pt.ProgramState) -> None:
+        try:
+            with s.assistant():
+                s += "one"
+                if stopped:
+                    s.cancel()
+                raise KeyError("mine")
+        except KeyError:
+            s += s.user("again")
+
+    backend = pt.MockBackend()
+    if stopped:
+        with pytest.raises(pt.RequestAbortedError):
+            retry.run(backend=backend)
+    else:
+        assert [message["role"] for message in retry.run(backend=backend).messages()] == ["assistant", "user"]
+
+
+def test_a_state_is_not_copied_or_pickled() -> None:
+    """Both would tear it from its run; the error says what to do instead."""
+
+    @pt.function
+    def empty(s: pt.ProgramState) -> None:
+        pass
+
+    state = empty.run(backend=pt.MockBackend())
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="keep what you read from it"):
+            copied(state)

@@ -274,3 +274,39 @@ assert ask.run(backend=pt.MockBackend(["12"]), regex="[0-9]+")["x"] == "12"
 assert not {"numba", "torch"} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("answers", [[1], {"a": None}, {"(": "x"}, {1: "x"}])
+def test_answers_that_could_never_be_given_are_refused_at_once(answers: Any) -> None:
+    """Answers that are no strings, and patterns that are none, are errors where the mock is made."""
+    with pytest.raises((TypeError, ValueError), match="MockBackend"):
+        pt.MockBackend(answers)
+
+
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt, ZeroDivisionError])
+def test_whatever_a_script_raises_is_the_nodes_error(ending: type[BaseException]) -> None:
+    """No exception of the answers' function stops the mock's thread."""
+
+    def answer(prompt: str, node: Generate | Select) -> str:
+        raise ending()
+
+    @pt.function
+    def ask(s: pt.ProgramState) -> None:
+        s += pt.gen("x")
+
+    error = ask.run(backend=pt.MockBackend(answer), timeout_s=20).error()
+    assert isinstance(error, pt.NodeFailedError)
+    assert ending.__name__ in str(error)
+
+
+def test_a_script_that_returns_none_has_no_answer() -> None:
+    """A function that forgets to return says so, and does not answer with the word None."""
+
+    @pt.function
+    def ask(s: pt.ProgramState) -> None:
+        s += "hello" + pt.gen("x")
+
+    silent: Any = lambda prompt, node: None  # noqa: E731
+    assert "has no answer (its function returned None) for the prompt 'hello'" in str(
+        ask.run(backend=pt.MockBackend(silent)).error()
+    )

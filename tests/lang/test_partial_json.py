@@ -10,13 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palmette.lang.partial_json import PartialJSON, partial_value
+from palmette.lang.partial_json import PartialJSON
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
     max_leaves=12,
 )
+
+
+def partial_value(text: str) -> Any:
+    """The value of a text that comes in one piece."""
+    reader = PartialJSON()
+    reader.push(text)
+    return reader.value
 
 
 def texts(value: Any) -> list[str]:

@@ -91,3 +91,18 @@ def test_separate_reasoning_needs_a_generation() -> None:
         pt.separate_reasoning(pt.user("a"))
     with pytest.raises(pt.RequestError, match="model_type must be one of deepseek-r1"):
         pt.separate_reasoning(pt.gen("a"), model_type="gpt")
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_reasoning_has_begun_before_a_fork_or_white_space(forked: bool) -> None:
+    """A begin tag at the end of the prompt counts though nodes without text of their own stand after it."""
+
+    @pt.function
+    def think(s: pt.ProgramState) -> tuple[str, str]:
+        s += "q<think>"
+        s += "\n"
+        branch = s.fork(1)[0] if forked else s
+        branch += pt.gen("x", separate_reasoning=True)
+        return branch["x"], branch["x_reasoning_content"]
+
+    assert think.run(backend=pt.MockBackend(["why</think>so"])).ret_value == ("so", "why")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
 import pytest
 from tests.lang.recording import Gate
 
@@ -158,3 +161,33 @@ def test_templates_that_cannot_be(text: str, fields: dict[str, object], message:
     """A field without a value, a value without a field, and formatting what is not known yet are refused."""
     with pytest.raises(TypeError, match=message):
         pt.template(text, *(["a"] if "{}" in str(text) else []), **fields)
+
+
+def test_a_reference_of_a_longer_run_is_refused() -> None:
+    """A reference to a node that this run does not have is named as another run's."""
+
+    @pt.function
+    def long(s: pt.ProgramState) -> None:
+        s += "a" + pt.gen("x") + "b" + pt.gen("y")
+
+    @pt.function
+    def borrow(s: pt.ProgramState, expr: pt.Expr) -> None:
+        s += expr
+
+    backend = pt.MockBackend({"": "z"})
+    with pytest.raises(pt.ProgramError, match=r's.ref\("y"\) belongs to another run'):
+        borrow.run(long.run(backend=backend).ref("y"), backend=backend)
+
+
+def test_a_reference_to_any_type_of_str_has_no_quotes() -> None:
+    """A str with constraints is referred to by what its quotes hold, as a plain one is."""
+    short = Annotated[str, msgspec.Meta(max_length=9)]
+
+    @pt.function
+    def twice(s: pt.ProgramState) -> None:
+        s += pt.gen("x", type=short)
+        s += " " + s.ref("x")
+
+    state = twice.run(backend=pt.MockBackend(['"ab"']))
+    assert state.error() is None
+    assert state.text() == '"ab" ab'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -179,3 +180,79 @@ def test_map_raises_the_first_failure_after_all_have_ended() -> None:
         program.run(backend=pt.MockBackend())
     assert failure.value.__notes__ == ["in branch 1 of forks.map()"]
     assert sorted(ended) == [0, 2]
+
+
+def test_a_run_that_was_cancelled_before_it_began_runs_none_of_its_code() -> None:
+    """Its session is closed, whether the function would have appended something or not."""
+    backend = RecordingBackend()
+    ran: list[str] = []
+
+    @pt.function
+    def idle(s: pt.ProgramState) -> None:
+        ran.append("here")
+
+    run = idle._new_run((), {}, backend, timeout_s=None)
+    run.state.cancel()
+    with pytest.raises(pt.RequestAbortedError, match="idle was cancelled"):
+        run.run()
+    assert (ran, backend.opened, backend.closed) == ([], 1, 1)
+
+
+def test_the_causes_of_a_deadline_go_in_no_circle() -> None:
+    """What stopped the run is raised from the error at the read, and that one from an error of its own."""
+
+    @pt.function
+    def slow(s: pt.ProgramState) -> None:
+        s += pt.gen("x")
+        s["x"]
+
+    with pytest.raises(pt.DeadlineExceededError) as failure:
+        slow.run(backend=pt.MockBackend({"": "late"}, latency_s=60), timeout_s=0.05)
+    read = failure.value.__cause__
+    assert isinstance(read, pt.NodeFailedError)
+    assert isinstance(read.__cause__, pt.DeadlineExceededError)
+    assert read.__cause__ is not failure.value
+    assert read.__cause__.__cause__ is None
+
+
+def test_a_program_that_leaves_the_interpreter_is_one_failed_item() -> None:
+    """SystemExit in an item of a batch is that item's error."""
+
+    @pt.function
+    def leave(s: pt.ProgramState, i: int) -> None:
+        s += "text"
+        if i == 1:
+            raise SystemExit(3)
+
+    states = leave.run_batch([{"i": i} for i in range(3)], backend=pt.MockBackend())
+    assert [type(state.error()) for state in states] == [type(None), SystemExit, type(None)]
+
+
+def test_threads_of_the_programs_own_read_as_the_program_does() -> None:
+    """In a run that nobody can watch, a read in any thread takes what is there: it never waits for the program."""
+
+    @pt.function
+    def pooled(s: pt.ProgramState) -> list[str]:
+        branches = s.fork(2)
+        branches += pt.gen("x")
+        with ThreadPoolExecutor() as threads:
+            texts = list(threads.map(lambda branch: branch.text(), branches))
+            with pytest.raises(pt.UnknownVariableError, match="never set"):
+                threads.submit(lambda: s["y"]).result()
+        return texts
+
+    assert pooled.run(backend=pt.MockBackend({"": "a"}), timeout_s=20).ret_value == ["a", "a"]
+
+
+def test_a_stream_that_gets_no_thread_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system has no thread left, the call fails and takes nothing from later streams."""
+    monkeypatch.setattr("palmette.lang.function._stream_slots", threading.BoundedSemaphore(1))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            ask.stream("q", backend=pt.MockBackend())
+    assert ask.stream("q", backend=pt.MockBackend({"": "a"})).ret_value == "a"

@@ -145,15 +145,6 @@ def test_a_call_runs_its_tool() -> None:
     assert asyncio.run(inside()) == (2, "Rome CELSIUS 1")
 
 
-def test_a_partial_call_is_plain() -> None:
-    """While a call streams it is a dict."""
-    answer = tool_call_type([now, weather])
-    assert answer.read_partial('{"name":"weather","arguments":{"city":"Ro') == {
-        "name": "weather",
-        "arguments": {"city": "Ro"},
-    }
-
-
 def test_the_prompt_names_every_tool() -> None:
     """Signature, description, schema, and how a call is written."""
     text = tools_prompt([weather, now])

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.constrained.reference import BYTES, accepts, walk
+from tests.lang.test_partial_json import partial_value
 
 from palmette.constrained import Grammar, compile_grammar
-from palmette.lang.partial_json import partial_value
-from palmette.lang.types import JsonAnswer, UnsupportedTypeError, answer_type
+from palmette.lang.errors import UnsupportedTypeError
+from palmette.lang.types import JsonAnswer, answer_type
 
 T = TypeVar("T")
 Count = NewType("Count", int)
@@ -336,12 +337,3 @@ def test_descriptions_reach_the_schema() -> None:
     assert answer_type(Annotated[int, "a year"]).grammar == Grammar.json_schema(
         {"type": "integer", "minimum": -(10**18 - 1), "maximum": 10**18 - 1, "description": "a year"}
     )
-
-
-def test_partial_answers_are_plain() -> None:
-    """While an answer streams, objects are dicts; a bare word is known once it is the only one possible."""
-    assert answer_type(Drawing).read_partial('{"title":"sun') == {"title": "sun"}
-    words = answer_type(Literal["yes", "yesterday", "no"])
-    assert [words.read_partial(text) for text in ("", "yes", "yest", "n")] == [None, None, "yesterday", "no"]
-    with pytest.raises(ValueError, match=r"none of .* begins with 'x'"):
-        words.read_partial("x")
