@@ -32,7 +32,7 @@ def gen(
     structural_tag: Any = None,
     choices: Sequence[str] | None = None,
     choices_method: SelectMethod | None = None,
-    tools: Tool[..., Any] | Sequence[Tool[..., Any]] | None = None,
+    tools: Tool[..., Any] | Sequence[Any] | None = None,  # a list of unlike tools is a list[object] to a type checker
     grammar: Grammar | None = None,
     separate_reasoning: bool | tuple[str, str] = False,
     **options: Unpack[GenOptions],
@@ -94,8 +94,8 @@ def gen_string(
 
 
 def select(
-    name: str | None,
-    choices: Sequence[str],
+    name: str | None = None,
+    choices: Sequence[str] = (),
     temperature: float = 0.0,
     choices_method: SelectMethod = token_length_normalized,
 ) -> Expr:

@@ -62,7 +62,7 @@ def _results(runs: Iterator[Run], advance: Callable[[], None], *, most: int, ahe
         for run in runs:
             waiting.append((run, workers.submit(run)))
             waiting[-1][1].add_done_callback(lambda _: advance())
-            if len(waiting) >= ahead:
+            while waiting and (len(waiting) >= ahead or waiting[0][1].done()):
                 yield _next(waiting)
         while waiting:
             yield _next(waiting)

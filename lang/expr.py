@@ -125,6 +125,8 @@ def as_expr(value: object, where: str) -> Expr:
     if isinstance(value, str):
         return Constant(value)
     hint = f"; write str({value!r}) for its text" if isinstance(value, int | float) else ""
+    if value is None:
+        hint = "; s.user(...) and its kin append their message themselves, without `s +=`"
     raise TypeError(
         f"{where} takes a string or an expression such as pt.gen(...) or pt.user(...), "
         f"not {type(value).__name__}: {value!r}{hint}"

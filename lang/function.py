@@ -89,8 +89,8 @@ class Function(Generic[P, R]):
             args, kwargs: the function's own arguments, and sampling options.
             backend: what runs the generations; None is the default backend.
             stream: return at once, as `Function.stream`.
-            timeout_s: seconds that the run may take; None is any time. Code of the program's that then waits for
-                something else is not interrupted: the run ends at its next step.
+            timeout_s: seconds that the run may take; None is any time. A function that then waits for something else
+                is not interrupted, it ends at its next step; one that is async is.
 
         Raises:
             TypeError: the arguments do not fit the function's signature.
@@ -141,7 +141,7 @@ class Function(Generic[P, R]):
     @overload
     def run_batch(
         self,
-        items: Iterable[Mapping[str, Any] | tuple[Any, ...]],
+        items: Iterable[Mapping[str, Any] | tuple[Any, ...] | list[Any]],
         *,
         backend: Backend | None = None,
         num_threads: int | Literal["auto"] = "auto",
@@ -153,7 +153,7 @@ class Function(Generic[P, R]):
     @overload
     def run_batch(
         self,
-        items: Iterable[Mapping[str, Any] | tuple[Any, ...]],
+        items: Iterable[Mapping[str, Any] | tuple[Any, ...] | list[Any]],
         *,
         backend: Backend | None = None,
         num_threads: int | Literal["auto"] = "auto",
@@ -164,7 +164,7 @@ class Function(Generic[P, R]):
     ) -> Iterator[ProgramState]: ...
     def run_batch(
         self,
-        items: Iterable[Mapping[str, Any] | tuple[Any, ...]],
+        items: Iterable[Mapping[str, Any] | tuple[Any, ...] | list[Any]],
         *,
         backend: Backend | None = None,
         num_threads: int | Literal["auto"] = "auto",
@@ -178,7 +178,8 @@ class Function(Generic[P, R]):
         A failure stays with its item: `ProgramState.error` has it, and the other items go on.
 
         Args:
-            items: the arguments of each run: a mapping by name, or a tuple by place. All are checked before any runs.
+            items: the arguments of each run: a mapping by name, or a tuple or list by place. All are checked before
+                any runs.
             backend: what runs the generations; None is the default backend.
             num_threads: most programs at once; "auto" is one for each item, up to 128. Async programs share one
                 thread's event loop.
@@ -268,11 +269,11 @@ class Function(Generic[P, R]):
         """An item's arguments, held against the signature, and the batch's options."""
         if isinstance(item, Mapping):
             args, kwargs = (), dict(item)
-        elif isinstance(item, tuple):
-            args, kwargs = item, {}
+        elif isinstance(item, tuple | list):
+            args, kwargs = tuple(item), {}
         else:
             raise TypeError(
-                f"item {place} of run_batch must be a mapping of arguments or a tuple of them, "
+                f"item {place} of run_batch must be a mapping of arguments, or a tuple or list of them, "
                 f"not {type(item).__name__}: {item!r}"
             )
         try:

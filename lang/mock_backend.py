@@ -223,10 +223,12 @@ class MockSession:
         answers = tuple(self._backend.script.answer(node, prompt) for _ in range(node.n))
         self._backend.calls.append(MockCall(prompt, node, answers))
         path = self._path(node)
-        prompt_tokens = [token for _, text in reversed(path) for token in tokens_of(text)]
-        completions = tuple(completion(node, text, prompt_tokens) for text in answers)
+        prompt_usage = self._usage.of_prompt(path)
+        prompt_tokens = sum(usage.computed + usage.reused for usage in prompt_usage)
+        prompt_words = _words(path) if node.params.prompt_logprobs is not None else []
+        completions = tuple(completion(node, text, prompt_tokens, prompt_words) for text in answers)
         computed = sum(each.completion_tokens for each in completions)
-        usage = (*self._usage.of_prompt(path), self._usage.of_answer(node.id, computed))
+        usage = (*prompt_usage, self._usage.of_answer(node.id, computed))
         texts = [each.text for each in completions]
         return [*self._deltas(node, texts), Generated(node.id, completions, usage)], texts[0]
 
@@ -271,3 +273,8 @@ class MockSession:
             if isinstance(entry.node, Generate | Select | Reference):
                 self._events(Failed(entry.node.id, error.kind, str(error)))
             stack.extend(reversed(entry.followers))
+
+
+def _words(path: Sequence[tuple[int, str]]) -> list[str]:
+    """The tokens of a path, whose nearest node comes first."""
+    return [token for _, text in reversed(path) for token in tokens_of(text)]

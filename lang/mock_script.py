@@ -107,17 +107,17 @@ def _check_answers(answers: Answers) -> None:
             raise ValueError(f"{pattern!r} is no pattern that MockBackend can look for: {error}") from error
 
 
-def completion(node: Generate, answer: str, prompt_tokens: Sequence[str]) -> Completion:
-    """The answer up to its first stop, with words for tokens.
+def completion(node: Generate, answer: str, prompt_tokens: int, prompt_words: Sequence[str]) -> Completion:
+    """The answer up to its first stop, with words for tokens. `prompt_words` matter where `prompt_logprobs` are asked.
 
     Raises:
         ScriptError: `prompt_logprobs_from` is past the prompt, or a stop pattern cannot be used.
     """
     params = node.params
-    if params.prompt_logprobs is not None and params.prompt_logprobs_from >= len(prompt_tokens):
+    if params.prompt_logprobs is not None and params.prompt_logprobs_from >= prompt_tokens:
         raise ScriptError(
             "RequestError",
-            f"prompt_logprobs_from={params.prompt_logprobs_from} is past the prompt of {len(prompt_tokens)} tokens",
+            f"prompt_logprobs_from={params.prompt_logprobs_from} is past the prompt of {prompt_tokens} tokens",
         )
     grammar = node.grammar
     try:
@@ -131,11 +131,11 @@ def completion(node: Generate, answer: str, prompt_tokens: Sequence[str]) -> Com
         token_ids=tuple(map(mock_token_id, tokens)),
         finish_reason=reason,
         matched=matched,
-        prompt_tokens=len(prompt_tokens),
+        prompt_tokens=prompt_tokens,
         cached_tokens=0,
         completion_tokens=len(tokens),
         logprobs=mock_logprobs(text, params),
-        prompt_logprobs=mock_prompt_logprobs(prompt_tokens, params),
+        prompt_logprobs=mock_prompt_logprobs(prompt_words, params),
     )
 
 

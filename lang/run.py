@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import functools
 import inspect
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .execution import Execution
 from .state import ProgramState
 from .text_cursor import wait_async
+
+MAX_AWAITED = 128
+"""Most programs that are not async and run at once under `Function.run_async`; a further one waits for its turn."""
 
 
 class Run:
@@ -45,7 +51,7 @@ class Run:
         if not self.is_async:
             return await self._run_in_thread()
         execution = self._execution
-        with _ending(execution):
+        with _ending(execution), _interrupting(execution):
             execution.start(on_loop=True)
             execution.returned(await self._program(self.state, *self._call.args, **self._call.kwargs))
             await wait_async(execution, execution.is_complete)
@@ -69,10 +75,48 @@ class Run:
 
     async def _run_in_thread(self) -> ProgramState:
         try:
-            return await asyncio.to_thread(self.run)
+            in_context = functools.partial(contextvars.copy_context().run, self.run)
+            return await asyncio.get_running_loop().run_in_executor(_threads(), in_context)
         except asyncio.CancelledError:
             self.state.cancel()  # the thread ends at its next step
             raise
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads for programs that are awaited and not async; asyncio's own are few, and are also for other things."""
+    return ThreadPoolExecutor(MAX_AWAITED, thread_name_prefix="palmette-awaited")
+
+
+@contextlib.contextmanager
+def _interrupting(execution: Execution) -> Iterator[None]:
+    """Cancel this task, which runs the block, when the execution is stopped: what it awaits may be no part of ours.
+
+    What stopped the execution is then raised in the place of the cancellation.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        if not interrupted and not execution.ended:
+            interrupted = task.cancel()
+
+    def look() -> None:
+        if execution.failure is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is left to cancel
+                loop.call_soon_threadsafe(interrupt)
+
+    execution.listen(look)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if interrupted and task.uncancel() == 0 and execution.failure is not None:
+            raise execution.failure from None
+        raise
+    finally:
+        execution.unlisten(look)
 
 
 @contextlib.contextmanager

@@ -257,31 +257,34 @@ class ProgramState:
     # -- messages and scopes ----------------------------------------------------------------------------------------
 
     @overload
-    def system(self, content: str | Expr) -> Expr: ...
+    def system(self, content: str | Expr) -> None: ...
     @overload
     def system(self) -> RoleBlock: ...
-    def system(self, content: str | Expr | None = None) -> Expr | RoleBlock:
-        """A system message to append, or without content a block: ``with s.system(): s += ...``."""
+    def system(self, content: str | Expr | None = None) -> RoleBlock | None:
+        """Append a system message; without content a block: ``with s.system(): s += ...``."""
         return self._role("system", content)
 
     @overload
-    def user(self, content: str | Expr) -> Expr: ...
+    def user(self, content: str | Expr) -> None: ...
     @overload
     def user(self) -> RoleBlock: ...
-    def user(self, content: str | Expr | None = None) -> Expr | RoleBlock:
-        """A user message to append, or without content a block: ``with s.user(): s += ...``."""
+    def user(self, content: str | Expr | None = None) -> RoleBlock | None:
+        """Append a user message; without content a block: ``with s.user(): s += ...``."""
         return self._role("user", content)
 
     @overload
-    def assistant(self, content: str | Expr) -> Expr: ...
+    def assistant(self, content: str | Expr) -> None: ...
     @overload
     def assistant(self) -> RoleBlock: ...
-    def assistant(self, content: str | Expr | None = None) -> Expr | RoleBlock:
-        """An assistant message to append, or without content a block: ``with s.assistant(): s += ...``."""
+    def assistant(self, content: str | Expr | None = None) -> RoleBlock | None:
+        """Append an assistant message; without content a block: ``with s.assistant(): s += ...``."""
         return self._role("assistant", content)
 
-    def _role(self, role: Role, content: str | Expr | None) -> Expr | RoleBlock:
-        return self._role_block(role) if content is None else role_message(role, content)
+    def _role(self, role: Role, content: str | Expr | None) -> RoleBlock | None:
+        if content is None:
+            return self._role_block(role)
+        self._interpreter.append(role_message(role, content), calling_line())
+        return None
 
     @contextmanager
     def _role_block(self, role: Role) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from palmette.constrained.errors import PalmetteError
 from palmette.runtime.program import (
@@ -40,6 +41,7 @@ class NodeRecord:
         done: its text is complete, or will never come.
         result: the event that ended it well.
         failure: the error that ended it otherwise.
+        values: what was read from its answers, by the variable that was read: each is built once.
         computed, reused, forced: tokens of this node's text, summed over all requests that went through it.
     """
 
@@ -51,6 +53,7 @@ class NodeRecord:
     done: bool = False
     result: Generated | Selected | None = None
     failure: Exception | None = None
+    values: dict[object, Any] = field(default_factory=dict)
     computed: int = 0
     reused: int = 0
     forced: int = 0

@@ -21,9 +21,9 @@ class Variable:
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NodeVariable(Variable):
-    """The answer of a generation or select, or of one that reasons a `part` of it."""
+    """The answer of a generation or select, or of one that reasons a `part` of it. Equal only to itself."""
 
     node_id: int
     reader: Reader | None = None
@@ -81,9 +81,9 @@ def value_of(variable: Variable, tree: ProgramTree) -> Any:
     if not isinstance(variable, NodeVariable):
         raise TypeError(f"no value for {variable!r}")
     record = _answered(variable.node_id, tree)
-    if isinstance(record.node, Generate) and record.node.n > 1:
-        return [_read(completion.text, variable, record) for completion in _completions(record)]
-    return _read(record.text, variable, record)
+    if variable not in record.values:
+        record.values[variable] = _value(variable, record)
+    return record.values[variable]
 
 
 def meta_info_of(variable: Variable, tree: ProgramTree) -> Any:
@@ -134,6 +134,12 @@ def _read(text: str, variable: NodeVariable, record: NodeRecord) -> Any:
             line=record.line,
             node=record.node,
         ) from error
+
+
+def _value(variable: NodeVariable, record: NodeRecord) -> Any:
+    if isinstance(record.node, Generate) and record.node.n > 1:
+        return [_read(completion.text, variable, record) for completion in _completions(record)]
+    return _read(record.text, variable, record)
 
 
 def _completion_info(completion: Completion, record: NodeRecord) -> dict[str, Any]:

@@ -130,6 +130,40 @@ def test_cancelling_the_task_ends_the_program(kind: str) -> None:
     assert backend.closed == 1
 
 
+@pytest.mark.parametrize("how", ["deadline", "cancel"])
+def test_stopping_interrupts_what_the_program_awaits(how: str) -> None:
+    """A deadline or `cancel` ends an async program that awaits something else, and the caller's task goes on."""
+
+    @pt.function
+    async def sleeps(s: pt.ProgramState) -> None:
+        if how == "cancel":
+            asyncio.get_running_loop().call_later(0.05, s.cancel)
+        await asyncio.sleep(600)
+
+    async def main() -> str:
+        with pytest.raises(pt.DeadlineExceededError if how == "deadline" else pt.RequestAbortedError):
+            await sleeps.run_async(backend=pt.MockBackend(), timeout_s=0.05 if how == "deadline" else None)
+        await asyncio.sleep(0.01)
+        return "went on"
+
+    assert asyncio.run(main()) == "went on"
+
+
+def test_many_plain_programs_can_be_awaited_at_once() -> None:
+    """They do not wait for the few threads that asyncio has for other things."""
+    barrier = threading.Barrier(60)
+
+    @pt.function
+    def meets(s: pt.ProgramState) -> int:
+        return barrier.wait(30)
+
+    async def main() -> list[int]:
+        states = await asyncio.gather(*(meets.run_async(backend=pt.MockBackend()) for _ in range(60)))
+        return sorted(state.ret_value for state in states)
+
+    assert asyncio.run(main()) == list(range(60))
+
+
 def test_missing_variables_do_not_hang() -> None:
     """Awaiting what the program never set is the same error as reading it."""
 

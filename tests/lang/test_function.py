@@ -202,7 +202,7 @@ def test_a_batch_checks_all_items_first() -> None:
     backend = RecordingBackend()
     for items, says in (
         ([{"name": "a"}, {}], "item 1 of run_batch: missing"),
-        (["Ada"], "item 0 of run_batch must be a mapping of arguments or a tuple of them, not str: 'Ada'"),
+        (["Ada"], "item 0 of run_batch must be a mapping of arguments, or a tuple or list of them, not str: 'Ada'"),
     ):
         with pytest.raises(TypeError, match=says):
             greet.run_batch(items, backend=backend)  # type: ignore[arg-type]  # the mistake under test

@@ -164,7 +164,7 @@ def test_an_exception_closes_the_message_of_its_block(stopped: bool) -> None:
                     s.cancel()
                 raise KeyError("mine")
         except KeyError:
-            s += s.user("again")
+            s.user("again")
 
     backend = pt.MockBackend()
     if stopped:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -114,6 +116,44 @@ def test_a_generator_takes_items_as_it_goes() -> None:
     assert [next(states).ret_value for _ in range(5)] == [f"{place} " for place in range(5)]
     assert len(taken) <= 9
     states.close()  # type: ignore[attr-defined]  # an iterator to its users; closing it stops the batch
+
+
+def test_a_generator_yields_what_is_done_before_it_takes_more() -> None:
+    """A state that is ready is not held back until enough items were taken."""
+    taken: list[int] = []
+
+    def items() -> Iterator[list[str]]:
+        for place in range(100):
+            taken.append(place)
+            time.sleep(0.01 if place < 3 else 0)
+            yield [f"{place}"]
+
+    states = ask.run_batch(items(), backend=pt.MockBackend({"": "a"}), num_threads=50, generator_style=True)
+    assert next(states).ret_value == "a"
+    assert len(taken) < 100
+    assert len(list(states)) == 99
+
+
+def test_a_thousand_programs_of_five_calls_in_bounded_memory() -> None:
+    """From an iterator, only as many runs are alive as are taken ahead, on as many threads as were asked for."""
+
+    @pt.function
+    def five(s: pt.ProgramState, place: int) -> int:
+        for call in range(5):
+            s += f"{place}" + pt.gen(f"x{call}")
+        return len(threading.enumerate())
+
+    alive: weakref.WeakSet[pt.ProgramState] = weakref.WeakSet()
+    before, most = threading.active_count(), 0
+    states = five.run_batch(
+        ([place] for place in range(1000)), backend=pt.MockBackend({"": "a"}), num_threads=4, generator_style=True
+    )
+    done = 0
+    for done, state in enumerate(states, 1):  # noqa: B007  it is used after the loop
+        assert state.ret_value <= before + 4 + 1  # the workers, and the mock's own thread
+        alive.add(state)
+        most = max(most, len(alive))
+    assert (done, most <= 16) == (1000, True)
 
 
 def test_a_generator_checks_each_item_when_it_is_taken() -> None:

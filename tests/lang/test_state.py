@@ -139,8 +139,8 @@ def test_roles_can_be_written_in_four_ways() -> None:
         s += pt.system("S") + pt.user("U" + pt.gen("x"))
 
     def state_calls(s: pt.ProgramState) -> None:
-        s += s.system("S")
-        s += s.user("U" + pt.gen("x"))
+        s.system("S")
+        s.user("U" + pt.gen("x"))
 
     def blocks(s: pt.ProgramState) -> None:
         with s.system():
@@ -159,6 +159,27 @@ def test_roles_can_be_written_in_four_ways() -> None:
     for state in states:
         assert state.text() == "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU1<|im_end|>\n"
         assert state.messages() == [{"role": "system", "content": "S"}, {"role": "user", "content": "U1"}]
+
+
+def test_a_message_is_appended_once() -> None:
+    """`s += s.user(...)` is an error that says the message is there already, as in SGLang."""
+
+    def program(s: pt.ProgramState) -> None:
+        with pytest.raises(TypeError, match="append their message themselves"):
+            s += s.user("U")  # type: ignore[arg-type]  # the mistake under test
+
+    assert ran(program).messages() == [{"role": "user", "content": "U"}]
+
+
+def test_a_value_is_built_once() -> None:
+    """Reading a typed variable twice gives the same object, so that a list may be added to."""
+
+    def program(s: pt.ProgramState) -> None:
+        s += pt.gen("tags", type=list[str])
+        s["tags"].append("mine")
+        assert s["tags"] == ["a", "mine"]
+
+    assert ran(program, ['["a"]'])["tags"] == ["a", "mine"]
 
 
 def test_roles_do_not_nest() -> None:

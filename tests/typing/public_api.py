@@ -22,7 +22,7 @@ def judge(s: pt.ProgramState, essay: str, *, rounds: int = 1) -> str:
     s += pt.select("side", ["for", "against"], choices_method=pt.greedy_token_selection)
     with s.user():
         s += "block"
-    s += s.assistant(pt.gen())
+    s.assistant(pt.gen())
     with s.var_scope("part"), s.copy() as attempt:
         attempt += "text"
     branches = s.fork(rounds)
@@ -87,7 +87,7 @@ def run(backend: pt.Backend, plain: pt.Function) -> None:
     assert_type(state, pt.ProgramState)
     assert_type(judge("text", rounds=2), pt.ProgramState)
     assert_type(short(), pt.ProgramState)
-    assert_type(judge.run_batch([{"essay": "a"}, ("b",)], progress_bar=True), list[pt.ProgramState])
+    assert_type(judge.run_batch([{"essay": "a"}, ("b",), ["c"]], progress_bar=True), list[pt.ProgramState])
     lazily = judge.run_batch([("b",)], generator_style=True, temperature=0, timeout_s=3.0)
     assert_type(lazily, Iterator[pt.ProgramState])
     assert_type(judge.run("text", temperature=0, timeout_s=1.5), pt.ProgramState)
@@ -125,6 +125,7 @@ def mistakes(s: pt.ProgramState) -> None:
     pt.gen("x", temperature="hot")  # type: ignore[arg-type]
     pt.gen("x", temprature=3)  # type: ignore[call-arg]
     pt.gen("x", "32")  # type: ignore[arg-type]
+    s += s.user("x")  # type: ignore[arg-type]
     weather(3)  # type: ignore[arg-type]
     s.use_tools(print)  # type: ignore[arg-type]
     judge.run_batch([("b",)], temperature="hot")  # type: ignore[call-overload]
