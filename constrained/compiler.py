@@ -10,7 +10,7 @@ from .compiled import CompiledGrammar
 from .ebnf import lower_ebnf
 from .grammar import Grammar
 from .json_schema import lower_json_schema
-from .limits import CompileLimits, Deadline
+from .limits import DEFAULT_LIMITS, CompileLimits, Deadline
 from .program import build_program
 from .reasoning import lower_reasoning
 from .regex import lower_regex
@@ -18,8 +18,6 @@ from .rules import Choice, Literal, Rules
 from .simplify import simplify
 from .structural_tag import lower_structural_tag
 from .vocabulary import Vocabulary
-
-DEFAULT_LIMITS = CompileLimits()
 
 
 def compile_grammar(
@@ -42,7 +40,7 @@ def make_automaton(
 ) -> LazyAutomaton:
     """The automaton of `grammar` over the bytes of `alphabet`; see `compile_grammar` and `LazyAutomaton`."""
     deadline = Deadline(limits)
-    rules = simplify(lower(grammar, limits, deadline), alphabet)
+    rules = simplify(lower(grammar, limits, deadline), alphabet, limits)
     deadline.check()
     rules.verify()
     deadline.check()
@@ -55,13 +53,13 @@ def lower(grammar: Grammar, limits: CompileLimits, deadline: Deadline) -> Rules:
     """The rules of `grammar` as its front end makes them, not simplified yet. They hold for any vocabulary."""
     match grammar.kind:
         case "regex":
-            return lower_regex(grammar.source, limits)
+            return lower_regex(grammar.source, limits, deadline)
         case "json_schema":
             return lower_json_schema(grammar.source, limits, deadline)
         case "choices":
             return lower_choices(grammar.source, limits)
         case "ebnf":
-            return lower_ebnf(grammar.source, limits)
+            return lower_ebnf(grammar.source, limits, deadline)
         case "structural_tag":
             return lower_structural_tag(grammar.source, limits, deadline)
         case "reasoning":

@@ -5,30 +5,32 @@ from __future__ import annotations
 import difflib
 import json
 
+from .code_points import utf8
 from .ebnf_parser import Definition, parse_ebnf
 from .errors import GrammarError, UnsatisfiableGrammarError
 from .left_recursion import without_left_recursion
-from .limits import CompileLimits
+from .limits import CompileLimits, Deadline
+from .regex import CharRules
 from .rules import Node, Rules, is_productive_leaf, rules_that_hold
 
 
-def lower_ebnf(source: str, limits: CompileLimits) -> Rules:
+def lower_ebnf(source: str, limits: CompileLimits, deadline: Deadline) -> Rules:
     """Rules of the texts of an EBNF grammar; `source` is that of `Grammar.ebnf`. Left recursion is rewritten.
 
     Raises:
         UnsatisfiableGrammarError: a rule matches no text.
         GrammarError: see `parse_ebnf`; also no rule that is called like the root.
-        GrammarLimitError: too large.
+        GrammarLimitError: too large, or out of time.
     """
     limits.check("source_chars", len(source), "characters of the EBNF grammar")
     spec = json.loads(source)
     rules: dict[str, Node] = {}
-    defined = parse_ebnf(spec["ebnf"], rules, limits)
+    defined = parse_ebnf(spec["ebnf"], CharRules(rules, "utf8", utf8, deadline), limits)
     _check_root(spec["root"], defined)
     rules.update((name, definition.node) for name, definition in defined.items())
     limits.check("rules", len(rules), "rules of the EBNF grammar")
     _check_productive(defined, rules)
-    return without_left_recursion(Rules(spec["root"], rules))
+    return without_left_recursion(Rules(spec["root"], rules), limits)
 
 
 def _check_root(root: str, defined: dict[str, Definition]) -> None:

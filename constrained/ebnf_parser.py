@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import NoReturn
 
 from .char_classes import ASCII_DIGITS, ASCII_SPACE, ASCII_WORD
-from .code_points import ANY, CodePoints, utf8
+from .code_points import ANY, CodePoints, Range
 from .errors import GrammarError, UnsupportedGrammarError
 from .limits import CompileLimits
 from .regex import CharRules
@@ -54,20 +55,21 @@ class Definition:
     place: str
 
 
-def parse_ebnf(source: str, rules: dict[str, Node], limits: CompileLimits) -> dict[str, Definition]:
-    """The rules of `source` by name. Rules of character classes, which they refer to, go into `rules`.
+def parse_ebnf(source: str, chars: CharRules, limits: CompileLimits) -> dict[str, Definition]:
+    """The rules of `source` by name. They refer to the rules of `chars`, which get those of their character classes.
 
     Raises:
         UnsupportedGrammarError: a notation of another dialect, by name.
         GrammarError: not legal, with line and column; a rule that is defined twice or not at all.
-        GrammarLimitError: groups nested too deeply.
+        GrammarLimitError: groups nested too deeply, or out of time.
     """
-    return _Parser(source, CharRules(rules, "utf8", utf8), limits).parse()
+    return _Parser(source, chars, limits).parse()
 
 
 class _Parser:
     def __init__(self, source: str, chars: CharRules, limits: CompileLimits) -> None:
         self._source = source
+        self._line_starts = [0, *(found.end() for found in re.finditer("\n", source))]
         self._chars = chars
         self._limits = limits
         self._at = 0
@@ -99,8 +101,8 @@ class _Parser:
         return found
 
     def _place(self, offset: int) -> str:
-        line = self._source.count("\n", 0, offset) + 1
-        return f"line {line}, column {offset - (self._source.rfind(chr(10), 0, offset) + 1) + 1}"
+        line = bisect_right(self._line_starts, offset)
+        return f"line {line}, column {offset - self._line_starts[line - 1] + 1}"
 
     def _found(self, offset: int) -> str:
         return repr(self._source[offset]) if offset < len(self._source) else "the end of the grammar"
@@ -291,13 +293,12 @@ class _Parser:
 
     def _class(self, start: int) -> Node:
         negated = self._take("^")
-        chars = CodePoints(())
+        ranges: list[Range] = []
         while not self._take("]"):
             if self._peek() in ("", "\n"):
                 self._fail("the class that begins here has no closing ]; a line end inside is \\n", start)
-            chars |= self._class_item()
-        if negated:
-            chars = ~chars
+            ranges += self._class_item().ranges
+        chars = ~CodePoints.of(ranges) if negated else CodePoints.of(ranges)
         if not chars:
             self._fail("the class that begins here holds no character", start)
         return self._chars.node(chars)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from .limits import CompileLimits
 from .rules import ALL_BYTES, Choice, Node, Repeat, RuleRef, Rules, Sequence, postorder
 from .simplify import simplify
 
 
-def embed(inner: Rules, prefix: str, rules: dict[str, Node]) -> RuleRef:
+def embed(inner: Rules, prefix: str, rules: dict[str, Node], limits: CompileLimits) -> RuleRef:
     """Add the rules of `inner` to `rules`, under names that begin with `prefix`, and return the one it starts with.
 
     Raises:
         UnsatisfiableGrammarError: nothing matches `inner`.
+        GrammarLimitError: it is too large.
     """
-    simple = simplify(inner, ALL_BYTES)
+    simple = simplify(inner, ALL_BYTES, limits)
     for name, node in simple.rules.items():
         rules[prefix + name] = _prefixed(node, prefix)
     return RuleRef(prefix + simple.start)

@@ -31,7 +31,7 @@ def free_text(
         then: for each string, what follows at once when it has appeared for the first time.
         forbidden: strings that never appear; this goes before `then` where both are complete at the same character.
         may_end: whether the text may end before any of the strings has appeared.
-        limits: the strings' characters are bounded by its `rules`.
+        limits: the strings' characters are bounded by its `rules`, the ways between them by its `positions`.
     """
     trie = _Trie([*then, *forbidden], limits)
     follows = {trie.node_of(text): follow for text, follow in then.items()}
@@ -59,14 +59,22 @@ def _transitions(trie: _Trie, node: int, names: list[str], follows: Mapping[int,
 
 
 class _Trie:
-    """Nodes are numbers, 0 the root; `fail[node]` is the longest other node that the text of `node` ends in."""
+    """Nodes are numbers, 0 the root.
+
+    Attributes:
+        fail: for each node, the longest other node that its text ends in.
+        shorter: the longest of the strings that is such a node; 0 for none.
+    """
 
     def __init__(self, texts: list[str], limits: CompileLimits) -> None:
         self.children: list[dict[str, int]] = [{}]
+        self._limits = limits
+        self._ends: set[int] = set()
         for text in texts:
             self._add(text)
             limits.check("rules", len(self.children), "characters of strings that end free text")
         self.fail = [0] * len(self.children)
+        self.shorter = [0] * len(self.children)
         self._moves: list[dict[str, int]] = [{} for _ in self.children]
         self._link()
 
@@ -77,16 +85,21 @@ class _Trie:
                 self.children[node][char] = len(self.children)
                 self.children.append({})
             node = self.children[node][char]
+        self._ends.add(node)
 
     def _link(self) -> None:
-        """Fill in failure links and moves, nodes nearer to the root first."""
+        """Fill in links and moves, nodes nearer to the root first."""
         order = [0]
+        moves = 0
         for node in order:  # grows while it is walked
             behind = self._moves[self.fail[node]] if node else {}
             for char, child in self.children[node].items():
-                self.fail[child] = behind.get(char, 0)
+                fail = self.fail[child] = behind.get(char, 0)
+                self.shorter[child] = fail if fail in self._ends else self.shorter[fail]
                 order.append(child)
             self._moves[node] = {**behind, **self.children[node]}
+            moves += len(self._moves[node])
+            self._limits.check("positions", moves, "places of the strings that end free text")
 
     def moves(self, node: int) -> Mapping[str, int]:
         """Where each character leads from `node`; those that are not named lead to the root."""
@@ -102,8 +115,8 @@ class _Trie:
     def completed(self, node: int, follows: Mapping[int, Node]) -> list[Node]:
         """What follows each of the strings that the text of `node` ends in."""
         found = []
+        node = node if node in self._ends else self.shorter[node]
         while node:
-            if node in follows:
-                found.append(follows[node])
-            node = self.fail[node]
+            found.append(follows[node])
+            node = self.shorter[node]
         return found

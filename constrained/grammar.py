@@ -137,7 +137,12 @@ def check_text(text: object, what: str, *, pointer: str = "", empty: bool = Fals
 
 
 def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_json_value)
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_json_value)
+    except RecursionError:
+        raise GrammarError("the grammar is nested too deeply to be written as JSON, or holds itself") from None
+    except (TypeError, ValueError) as error:
+        raise GrammarError(f"the grammar is not JSON: {error}") from error
 
 
 def _json_value(value: Any) -> Any:
@@ -148,14 +153,20 @@ def _json_value(value: Any) -> Any:
     raise GrammarError(f"{value!r} is not JSON; allowed are mappings, lists, strings, numbers, booleans and None")
 
 
+def _read_json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise GrammarError(f"{what} is a string of JSON that is nested too deeply to be read") from None
+    except ValueError as error:  # json's own, and Python's of a number with too many digits
+        raise GrammarError(f"{what} is a string but not JSON: {error}") from error
+
+
 def _tag_value(spec: Any) -> Mapping[str, Any]:
     if hasattr(spec, "model_dump") and not isinstance(spec, type):
         spec = spec.model_dump(mode="json", by_alias=True)
     if isinstance(spec, str):
-        try:
-            spec = json.loads(spec)
-        except json.JSONDecodeError as error:
-            raise GrammarError(f"structural_tag is a string but not JSON: {error}") from error
+        spec = _read_json(spec, "structural_tag")
     if isinstance(spec, Mapping):
         return spec
     raise GrammarError(f"structural_tag must be a mapping or JSON text of one, not {type(spec).__name__}: {spec!r}")
@@ -165,10 +176,7 @@ def _schema_value(schema: Any) -> Any:
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
         return schema.model_json_schema()
     if isinstance(schema, str):
-        try:
-            schema = json.loads(schema)
-        except json.JSONDecodeError as error:
-            raise GrammarError(f"json_schema is a string but not JSON: {error}") from error
+        schema = _read_json(schema, "json_schema")
     if isinstance(schema, bool | Mapping):
         return schema
     raise GrammarError(

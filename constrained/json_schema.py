@@ -46,8 +46,8 @@ def lower_json_schema(source: str, limits: CompileLimits, deadline: Deadline) ->
         GrammarLimitError: too large.
     """
     limits.check("source_chars", len(source), "characters of the schema")
-    lowering = _Lowering(_parse(source), limits)
-    lowering.run(deadline)
+    lowering = _Lowering(_parse(source), limits, deadline)
+    lowering.run()
     return Rules(lowering.start, lowering.rules)
 
 
@@ -68,19 +68,20 @@ def _parse(source: str) -> Any:
 class _Lowering:
     """The rules made so far, and the conjunctions still to do."""
 
-    def __init__(self, root: Any, limits: CompileLimits) -> None:
+    def __init__(self, root: Any, limits: CompileLimits, deadline: Deadline) -> None:
         self.rules: dict[str, Node] = shared_rules()
         self._root = root
         self._limits = limits
-        self._chars = CharRules(self.rules, "json/chars", characters)
+        self._deadline = deadline
+        self._chars = CharRules(self.rules, "json/chars", characters, deadline)
         self._todo: list[tuple[str, Parts]] = []
         self._names: dict[frozenset[str], str] = {}
         self.start = self._rule((Part("", "", root),)).name
 
-    def run(self, deadline: Deadline) -> None:
+    def run(self) -> None:
         """Make all rules that the start rule needs."""
         while self._todo:
-            deadline.check()
+            self._deadline.check()
             name, parts = self._todo.pop()
             self.rules[name] = self._lower(name, parts)
             self._limits.check("rules", len(self.rules), "rules of the schema", pointer=parts[0].pointer)

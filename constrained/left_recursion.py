@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
+from .limits import CompileLimits, Growth
 from .rules import (
     EMPTY,
-    NOTHING,
     ByteClass,
     Choice,
     Literal,
@@ -24,90 +24,38 @@ from .rules import (
     RuleRef,
     Rules,
     Sequence,
+    children,
     holds,
     is_nullable_leaf,
-    left_calls,
+    left_cycles,
     optional,
     postorder,
     rules_that_hold,
 )
-from .simplify import choice, repeat, sequence
+from .simplify import choice, nonempty, repeat, sequence
 
 
-def without_left_recursion(grammar: Rules) -> Rules:
+def without_left_recursion(grammar: Rules, limits: CompileLimits) -> Rules:
     """An equal grammar that `Rules.verify` finds no left recursion in; `grammar` itself where there is none.
 
     Args:
         grammar: must not refer to rules that do not exist.
+        limits: its `rules` and `positions` bound what is made anew.
+
+    Raises:
+        GrammarLimitError: too much would be.
     """
-    if not any(_cycles(grammar.rules)):
+    if not left_cycles(grammar.rules):
         return grammar
-    start, rules = _without_empty_rules(grammar)
-    for cycle in _cycles(rules):
-        rules.update(_solve(cycle, rules))
+    growth = Growth(limits)
+    start, rules = _without_empty_rules(grammar, growth)
+    for cycle in left_cycles(rules):
+        limits.check("rules", len(cycle) ** 2, "completions of left-recursive rules that begin with each other")
+        rules.update(_solve(cycle, rules, growth))
     return Rules(start, rules)
 
 
-def _cycles(rules: Mapping[str, Node]) -> list[set[str]]:
-    """Sets of rules that reach each other by left calls, one call of which is not the last thing its rule does."""
-    nullable = rules_that_hold(rules, is_nullable_leaf)
-    calls = {name: left_calls(node, nullable) for name, node in rules.items()}
-    return [
-        component
-        for component in components(calls)
-        if any(not is_tail and target in component for name in component for target, is_tail in calls[name].items())
-    ]
-
-
-def components(graph: Mapping[str, Mapping[str, object]]) -> list[set[str]]:
-    """The strongly connected components of `graph`. Source: Kosaraju and Sharir; iterative."""
-    callers: dict[str, list[str]] = {name: [] for name in graph}
-    for name, targets in graph.items():
-        for target in targets:
-            callers[target].append(name)
-    placed: set[str] = set()
-    found = []
-    for name in reversed(_finished(graph)):
-        if name not in placed:
-            component = _reached(name, callers, placed)
-            placed |= component
-            found.append(component)
-    return found
-
-
-def _finished(graph: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """All names, each after those it reaches that do not reach it."""
-    order: list[str] = []
-    seen: set[str] = set()
-    for root in graph:
-        if root in seen:
-            continue
-        seen.add(root)
-        path = [(root, iter(graph[root]))]
-        while path:
-            name, targets = path[-1]
-            target = next((each for each in targets if each not in seen), None)
-            if target is None:
-                order.append(name)
-                path.pop()
-            else:
-                seen.add(target)
-                path.append((target, iter(graph[target])))
-    return order
-
-
-def _reached(start: str, graph: Mapping[str, list[str]], without: Set[str]) -> set[str]:
-    reached = {start}
-    todo = [start]
-    while todo:
-        for name in graph[todo.pop()]:
-            if name not in reached and name not in without:
-                reached.add(name)
-                todo.append(name)
-    return reached
-
-
-def _without_empty_rules(grammar: Rules) -> tuple[str, dict[str, Node]]:
+def _without_empty_rules(grammar: Rules, growth: Growth) -> tuple[str, dict[str, Node]]:
     """An equal grammar in which no rule but a new start rule matches the empty string."""
     nullable = rules_that_hold(grammar.rules, is_nullable_leaf)
     if not nullable:
@@ -115,7 +63,7 @@ def _without_empty_rules(grammar: Rules) -> tuple[str, dict[str, Node]]:
     rules = {}
     for name, node in grammar.rules.items():
         explicit = _with_optional_calls(node, nullable)
-        rules[name] = _nonempty(explicit) if name in nullable else explicit
+        rules[name] = nonempty(explicit, set(), growth) if name in nullable else explicit
     start = f"{grammar.start}~start"
     rules[start] = optional(RuleRef(grammar.start)) if grammar.start in nullable else RuleRef(grammar.start)
     return start, rules
@@ -138,25 +86,6 @@ def _with_optional_calls(root: Node, nullable: Set[str]) -> Node:
     return new[id(root)]
 
 
-def _nonempty(root: Node) -> Node:
-    """What `root` matches, less the empty string, when no rule matches that."""
-    empty = holds(root, set(), leaf=is_nullable_leaf)
-    new: dict[int, Node] = {}
-    for node in postorder(root):
-        match node:
-            case _ if not empty[id(node)]:
-                new[id(node)] = node
-            case Sequence(parts):  # all parts are nullable: the first that is not empty, then the rest
-                new[id(node)] = choice(sequence((new[id(part)], *parts[i + 1 :])) for i, part in enumerate(parts))
-            case Choice(options):
-                new[id(node)] = choice(new[id(option)] for option in options)
-            case Repeat(body, _, most):
-                new[id(node)] = repeat(new[id(body)], 1, most) if most != 0 else NOTHING
-            case _:
-                new[id(node)] = NOTHING
-    return new[id(root)]
-
-
 @dataclass(slots=True)
 class _Split:
     """The non-empty texts of a node: those that begin with a call of one of the cycle's rules, and the others.
@@ -169,18 +98,24 @@ class _Split:
     rests: dict[str, list[Node]] = field(default_factory=dict)
     base: list[Node] = field(default_factory=list)
 
-    def add(self, other: _Split, rest: Node) -> None:
+    def __len__(self) -> int:
+        return len(self.base) + sum(map(len, self.rests.values()))
+
+    def add(self, other: _Split, rest: Node, growth: Growth) -> None:
         """All of `other`, each followed by `rest`."""
+        growth.add(len(other) * (1 + len(children(rest))))
         for name, rests in other.rests.items():
             self.rests.setdefault(name, []).extend(sequence((each, rest)) for each in rests)
         self.base.extend(sequence((each, rest)) for each in other.base)
 
 
-def _solve(cycle: set[str], rules: Mapping[str, Node]) -> dict[str, Node]:
+def _solve(cycle: set[str], rules: Mapping[str, Node], growth: Growth) -> dict[str, Node]:
     """New rules for those of `cycle`, and their completions."""
-    splits = {name: _split(rules[name], cycle) for name in sorted(cycle)}
+    splits = {name: _split(rules[name], cycle, growth) for name in sorted(cycle)}
     if len(splits) == 1:
-        _unnest(*splits.popitem(), splits)
+        _unnest(*splits.popitem(), splits, growth)
+    growth.add(len(splits) * sum(map(len, splits.values())))
+    users = _users(splits)
     solved: dict[str, Node] = {}
     for goal in splits:
         begun = [
@@ -190,17 +125,18 @@ def _solve(cycle: set[str], rules: Mapping[str, Node]) -> dict[str, Node]:
         ]
         solved[goal] = choice(begun)
         for name in splits:
-            solved[_completion(name, goal)] = _completions(name, goal, splits)
+            solved[_completion(name, goal)] = _completions(name, goal, users)
     return solved
 
 
-def _unnest(name: str, split: _Split, splits: dict[str, _Split]) -> None:
+def _unnest(name: str, split: _Split, splits: dict[str, _Split], growth: Growth) -> None:
     """Put into `splits` what `split` says of `name`, but with the base in place of `name` at the end of a rest.
 
     ``e ::= e "+" e | n`` is read as ``n ("+" n)*`` and not in every way to group the sums, whose stacks would multiply.
     That is equal, because completions of the only rule of a cycle, one after the other, are a completion again.
     """
     base = choice(split.base)
+    growth.add(len(split.rests[name]) * len(postorder(base)))
     rests = [_with_base(rest, name, base) for rest in split.rests[name]]
     splits[name] = _Split({name: [rest for rest in rests if rest != EMPTY]}, split.base)
 
@@ -220,17 +156,22 @@ def _completion(name: str, goal: str) -> str:
     return f"{name}~within~{goal}"
 
 
-def _completions(name: str, goal: str, splits: Mapping[str, _Split]) -> Node:
+def _users(splits: Mapping[str, _Split]) -> dict[str, list[tuple[str, Node]]]:
+    """For each rule, the rules that call it first, and what follows it there."""
+    users: dict[str, list[tuple[str, Node]]] = {name: [] for name in splits}
+    for user, split in splits.items():
+        for name, rests in split.rests.items():
+            users[name] += [(user, rest) for rest in rests]
+    return users
+
+
+def _completions(name: str, goal: str, users: Mapping[str, list[tuple[str, Node]]]) -> Node:
     """What makes a text of `goal` out of a text of `name` that it begins with."""
-    options = [
-        sequence((rest, RuleRef(_completion(user, goal))))
-        for user, split in splits.items()
-        for rest in split.rests.get(name, ())
-    ]
+    options = [sequence((rest, RuleRef(_completion(user, goal)))) for user, rest in users[name]]
     return Choice((*options, EMPTY)) if name == goal else Choice(tuple(options))
 
 
-def _split(root: Node, cycle: Set[str]) -> _Split:
+def _split(root: Node, cycle: Set[str], growth: Growth) -> _Split:
     empty = holds(root, set(), leaf=is_nullable_leaf)  # no rule matches the empty string any more
     done: dict[int, _Split] = {}
     for node in postorder(root):
@@ -240,14 +181,15 @@ def _split(root: Node, cycle: Set[str]) -> _Split:
                 split.rests[name] = [EMPTY]
             case Choice(options):
                 for option in options:
-                    split.add(done[id(option)], EMPTY)
+                    split.add(done[id(option)], EMPTY, growth)
             case Repeat(body, least, most):
                 if most != 0:
                     fewer = None if most is None else most - 1
-                    split.add(done[id(body)], repeat(body, max(least - 1, 0), fewer))
+                    split.add(done[id(body)], repeat(body, max(least - 1, 0), fewer), growth)
             case Sequence(parts):
                 for index, part in enumerate(parts):
-                    split.add(done[id(part)], sequence(parts[index + 1 :]))
+                    growth.add(len(parts) - index)
+                    split.add(done[id(part)], sequence(parts[index + 1 :]), growth)
                     if not empty[id(part)]:
                         break
             case Literal() | ByteClass() | RuleRef():

@@ -42,6 +42,22 @@ class CompileLimits:
             )
 
 
+DEFAULT_LIMITS = CompileLimits()
+
+
+class Growth:
+    """Counts the places of one grammar while it is rewritten, which may make many more of them."""
+
+    def __init__(self, limits: CompileLimits) -> None:
+        self._limits = limits
+        self._count = 0
+
+    def add(self, count: int) -> None:
+        """Count `count` more, before they are made. Raise `GrammarLimitError` once they are above `positions`."""
+        self._count += count
+        self._limits.check("positions", self._count, "places of the rewritten grammar")
+
+
 class Deadline:
     """The moment until which one compilation may run."""
 

@@ -6,8 +6,9 @@ import threading
 from functools import lru_cache
 
 from .automaton import DEAD, LazyAutomaton
-from .compiler import DEFAULT_LIMITS, make_automaton
+from .compiler import make_automaton
 from .grammar import Grammar
+from .limits import DEFAULT_LIMITS
 from .rules import ALL_BYTES
 
 _lock = threading.Lock()  # automata grow while they are followed

@@ -78,7 +78,7 @@ class _Builder:
             self._todo.append((node, self.entries[name], RETURN))
             while self._todo:
                 self._place(*self._todo.pop())
-            self._limits.check("positions", len(self.positions), "the grammar's positions")
+                self._limits.check("positions", len(self.positions), "the grammar's positions")
             self._deadline.check()
 
     def _new(self) -> int:

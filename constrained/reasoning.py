@@ -27,7 +27,7 @@ def lower_reasoning(source: str, limits: CompileLimits, lower_inner: Callable[[G
     limits.check("source_chars", len(source), "characters of the reasoning grammar")
     spec = json.loads(source)
     rules: dict[str, Node] = {}
-    answer = embed(lower_inner(Grammar(*spec["inner"])), "answer/", rules)
+    answer = embed(lower_inner(Grammar(*spec["inner"])), "answer/", rules, limits)
     after = Sequence((_SPACE, answer))
     thought = free_text(rules, "reasoning", then={spec["end"]: after}, may_end=False, limits=limits)
     rules["start"] = _start(spec, thought, answer)

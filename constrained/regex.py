@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .code_points import CodePoints, utf8
 from .errors import GrammarLimitError, UnsupportedGrammarError
-from .limits import CompileLimits
+from .limits import CompileLimits, Deadline
 from .regex_parser import parse_regex
 from .regex_tree import Alternation, Anchor, Chars, Concat, Pattern, Repetition, find_anchor, length_range
 from .rules import ByteClass, Choice, Node, Repeat, RuleRef, Rules, Sequence
@@ -20,17 +20,23 @@ _MAX_BRANCHES = 1000
 class CharRules:
     """Rules of the character sets of one grammar, each made once, in one spelling."""
 
-    def __init__(self, rules: dict[str, Node], prefix: str, spelling: Spelling) -> None:
-        """New rules go into `rules`, under names that begin with `prefix`."""
+    def __init__(self, rules: dict[str, Node], prefix: str, spelling: Spelling, deadline: Deadline) -> None:
+        """New rules go into `rules`, under names that begin with `prefix`, until `deadline`."""
         self._rules = rules
         self._prefix = prefix
         self._spelling = spelling
+        self._deadline = deadline
         self._names: dict[CodePoints, str] = {}
 
     def node(self, chars: CodePoints) -> Node:
-        """One character of `chars`."""
+        """One character of `chars`.
+
+        Raises:
+            GrammarLimitError: out of time.
+        """
         name = self._names.get(chars)
         if name is None:
+            self._deadline.check()
             spelled = self._spelling(chars)
             if isinstance(spelled, ByteClass):
                 return spelled
@@ -39,14 +45,14 @@ class CharRules:
         return RuleRef(name)
 
 
-def lower_regex(pattern: str, limits: CompileLimits) -> Rules:
+def lower_regex(pattern: str, limits: CompileLimits, deadline: Deadline) -> Rules:
     """Rules of the texts that ``re.fullmatch(pattern, text)`` matches, in UTF-8.
 
     Raises:
         GrammarError: see `parse_regex`; also an anchor that is not at an end of the pattern.
     """
     rules: dict[str, Node] = {}
-    chars = CharRules(rules, "utf8", utf8)
+    chars = CharRules(rules, "utf8", utf8, deadline)
     branches = anchored_branches(parse_regex(pattern, "python", limits), pattern)
     rules["start"] = Choice(tuple(lower_pattern(Concat(branch.items), chars) for branch in branches))
     return Rules("start", rules)

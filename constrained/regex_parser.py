@@ -19,7 +19,7 @@ from .char_classes import (
     fold,
     unicode_class,
 )
-from .code_points import ANY, CodePoints
+from .code_points import ANY, CodePoints, Range
 from .errors import GrammarError, UnsupportedGrammarError
 from .limits import CompileLimits
 from .regex_tree import Alternation, Anchor, Chars, Concat, Pattern, Repetition
@@ -343,14 +343,15 @@ class _Parser:
 
     def _class(self, offset: int) -> CodePoints:
         is_negated = self._skip("^")
-        chars = CodePoints(())
+        ranges: list[Range] = []
         first = True
         while (first and self._python) or self._peek() != "]":
             if not self._peek():
                 self._fail("unterminated character set", offset)
-            chars |= self._class_item()
+            ranges += self._class_item().ranges
             first = False
         self._at += 1
+        chars = CodePoints.of(ranges)
         if is_negated and "i" in self._flags:
             chars = self._folded(chars)
         return ~chars if is_negated else chars

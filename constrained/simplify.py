@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
 from .errors import UnsatisfiableGrammarError
+from .limits import DEFAULT_LIMITS, CompileLimits, Growth
 from .rules import (
     EMPTY,
     NOTHING,
@@ -25,22 +26,27 @@ from .rules import (
 )
 
 
-def simplify(grammar: Rules, alphabet: int) -> Rules:
+def simplify(grammar: Rules, alphabet: int, limits: CompileLimits = DEFAULT_LIMITS) -> Rules:
     """An equal grammar without dead alternatives and without counted repetitions of the empty string.
 
     Args:
         grammar: may refer to rules that match nothing; must not refer to rules that do not exist.
         alphabet: bit b says whether byte b can be written at all; other bytes are taken out of every class.
+        limits: its `positions` bound the nodes of the grammar and what is made anew.
 
     Raises:
+        GrammarLimitError: they are more.
         UnsatisfiableGrammarError: nothing matches `grammar` (in that alphabet).
     """
-    within = {name: _restrict(node, alphabet) for name, node in _reachable(grammar).items()}
+    reachable = _reachable(grammar)
+    growth = Growth(limits)
+    growth.add(sum(len(postorder(node)) for node in reachable.values()))
+    within = {name: _restrict(node, alphabet) for name, node in reachable.items()}
     alive = rules_that_hold(within, is_productive_leaf)
     if grammar.start not in alive:
         raise UnsatisfiableGrammarError("nothing matches this grammar", pointer=_culprit(within, alive))
     kept = _living(within, alive)
-    rules = _without_empty_rounds(kept)
+    rules = _without_empty_rounds(kept, growth)
     if len(rules) > len(kept):  # what is never empty of a rule that is always empty is nothing
         rules = _living(rules, rules_that_hold(rules, is_productive_leaf))
     return Rules(grammar.start, _reachable(Rules(grammar.start, rules)))
@@ -125,30 +131,30 @@ def repeat(body: Node, least: int, most: int | None) -> Node:
     return body if least == most == 1 else Repeat(body, least, most)
 
 
-def _without_empty_rounds(rules: dict[str, Node]) -> dict[str, Node]:
+def _without_empty_rounds(rules: dict[str, Node], growth: Growth) -> dict[str, Node]:
     """Rewrite counted repetitions of what may be empty, such as ``(a?){3,5}``, to ``(a){0,5}``.
 
     A round that takes no byte would let the automaton count without reading. Loops (``*``, ``+``, ``?``) do not count.
     """
-    rewriter = _EmptyRounds(rules)
-    return rewriter.run()
+    return _EmptyRounds(rules, growth).run()
 
 
 class _EmptyRounds:
     """Rewrites rules, adding for each nullable rule that a counted body needs a twin that is never empty."""
 
-    def __init__(self, rules: dict[str, Node]) -> None:
+    def __init__(self, rules: dict[str, Node], growth: Growth) -> None:
         self._rules = rules
+        self._growth = growth
         self._nullable = rules_that_hold(rules, is_nullable_leaf)
-        self._twins: list[str] = []
+        self._twins: set[str] = set()
 
     def run(self) -> dict[str, Node]:
         result = {name: self._rewrite(node) for name, node in self._rules.items()}
-        done = 0
-        while done < len(self._twins):
-            name = self._twins[done]
-            result[_twin(name)] = self._nonempty(result[name])
-            done += 1
+        made: set[str] = set()
+        while fresh := self._twins - made:
+            for name in sorted(fresh):
+                result[_twin(name)] = self._nonempty(result[name])
+            made |= fresh
         return result
 
     def _rewrite(self, root: Node) -> Node:
@@ -171,27 +177,39 @@ class _EmptyRounds:
         return new[id(root)]
 
     def _nonempty(self, root: Node) -> Node:
-        """What `root` matches, less the empty string."""
-        empty = holds(root, self._nullable, leaf=is_nullable_leaf)
-        new: dict[int, Node] = {}
-        for node in postorder(root):
-            new[id(node)] = self._nonempty_node(node, new) if empty[id(node)] else node
-        return new[id(root)]
+        return nonempty(root, self._nullable, self._growth, self._twin_of)
 
-    def _nonempty_node(self, node: Node, new: dict[int, Node]) -> Node:
+    def _twin_of(self, name: str) -> RuleRef:
+        self._twins.add(name)
+        return RuleRef(_twin(name))
+
+
+def nonempty(root: Node, nullable: Set[str], growth: Growth, twin: Callable[[str], Node] = RuleRef) -> Node:
+    """What `root` matches, less the empty string.
+
+    Args:
+        nullable: the rules that match the empty string.
+        growth: counts what is made anew.
+        twin: what a call of one of them becomes.
+    """
+    empty = holds(root, nullable, leaf=is_nullable_leaf)
+    new: dict[int, Node] = {}
+    for node in postorder(root):
         match node:
+            case _ if not empty[id(node)]:
+                new[id(node)] = node
             case RuleRef(name):
-                if name not in self._twins:
-                    self._twins.append(name)
-                return RuleRef(_twin(name))
+                new[id(node)] = twin(name)
             case Sequence(parts):  # all parts are nullable: the first that is not empty, then the rest
-                return choice(sequence((new[id(part)], *parts[i + 1 :])) for i, part in enumerate(parts))
+                growth.add(len(parts) * len(parts) // 2)
+                new[id(node)] = choice(sequence((new[id(part)], *parts[i + 1 :])) for i, part in enumerate(parts))
             case Choice(options):
-                return choice(new[id(option)] for option in options)
-            case Repeat(body, _, most):
-                return repeat(new[id(body)], 1, most)
+                new[id(node)] = choice(new[id(option)] for option in options)
+            case Repeat(body, _, most) if most != 0:
+                new[id(node)] = repeat(new[id(body)], 1, most)
             case _:
-                return NOTHING
+                new[id(node)] = NOTHING
+    return new[id(root)]
 
 
 def _counts(node: Node) -> bool:

@@ -17,14 +17,14 @@ from .automaton import DEAD, LazyAutomaton
 from .code_points import utf8
 from .errors import GrammarError, GrammarLimitError
 from .limits import CompileLimits, Deadline
-from .program import build_program
+from .program import Program, build_program
 from .regex import Branch, CharRules, anchored_branches, lower_pattern
 from .regex_parser import parse_regex
 from .regex_tree import Concat, length_range
 from .rules import ALL_BYTES, Choice, Literal, Node, Rules, Sequence
 from .simplify import simplify
 
-_LIMITS = CompileLimits(seconds=5.0, source_chars=10_000, min_repeat=1_000, states=20_000, configurations=5_000)
+_LIMITS = CompileLimits(seconds=5.0, source_chars=10_000, min_repeat=1_000, states=20_000, configurations=1_000)
 _MAX_PLACES = 1_000
 
 # Bytes that UTF-8 never uses stand for the two ends of the text, so that anchors are ordinary bytes of the automaton.
@@ -56,8 +56,7 @@ class StopPatterns:
 
     Attributes:
         patterns: as given.
-        lock: held while a search steps through the automata, which grow.
-        automata: one a pattern.
+        lock: held while a search steps through its automata, which grow.
         first_bytes: one mask a pattern: bit b says whether a match inside the text may begin with byte b.
         any_first_byte: those masks together.
     """
@@ -72,16 +71,24 @@ class StopPatterns:
         """
         self.patterns = tuple(patterns)
         self.lock = threading.Lock()
-        self.automata = tuple(_compile(pattern) for pattern in self.patterns)
-        self.first_bytes = tuple(automaton.next_bytes(automaton.start) for automaton in self.automata)
+        self._programs = tuple(_compile(pattern) for pattern in self.patterns)
+        self._automata = tuple(map(_automaton, self._programs))
+        self.first_bytes = tuple(automaton.next_bytes(automaton.start) for automaton in self._automata)
         self.any_first_byte = reduce(or_, self.first_bytes, 0)
 
     def __repr__(self) -> str:
         return f"StopPatterns({list(self.patterns)!r})"
 
     def search(self) -> StopSearch:
-        """A search at the beginning of a text."""
-        return StopSearch(self)
+        """A search at the beginning of a text.
+
+        Searches share automata until those have met half of the states that they may: a later search begins with new
+        ones, so that it does not end because of what others met.
+        """
+        with self.lock:
+            if max(map(len, self._automata), default=0) > _LIMITS.states // 2:
+                self._automata = tuple(map(_automaton, self._programs))
+            return StopSearch(self, self._automata)
 
 
 @lru_cache(maxsize=256)
@@ -106,17 +113,18 @@ class StopSearch:
         safe: how many of the characters may be shown now, because no match can begin before; never decreases.
     """
 
-    def __init__(self, patterns: StopPatterns) -> None:
+    def __init__(self, patterns: StopPatterns, automata: tuple[LazyAutomaton, ...]) -> None:
         """A search at the beginning of a text; `StopPatterns.search` makes one."""
         self.match: Match | None = None
         self.chars = 0
         self.safe = 0
         self._patterns = patterns
-        self._places = [_first_places(automaton) for automaton in patterns.automata]
+        self._automata = automata  # one a pattern
+        self._places = [_first_places(automaton) for automaton in automata]
 
     def copy(self) -> StopSearch:
         """A search that goes on from here by itself."""
-        copied = StopSearch(self._patterns)
+        copied = StopSearch(self._patterns, self._automata)
         copied.match, copied.chars, copied.safe = self.match, self.chars, self.safe
         copied._places = [dict(places) for places in self._places]
         return copied
@@ -162,13 +170,13 @@ class StopSearch:
 
     def _begin(self, byte: int) -> None:
         """Open a place here in every pattern that `byte` may begin."""
-        for index, automaton in enumerate(self._patterns.automata):
+        for index, automaton in enumerate(self._automata):
             if self._patterns.first_bytes[index] >> byte & 1:
                 self._places[index].setdefault(automaton.start, self.chars)
 
     def _step(self, byte: int) -> None:
         """Move every place on; those of one pattern stay in the order in which they began."""
-        for index, automaton in enumerate(self._patterns.automata):
+        for index, automaton in enumerate(self._automata):
             moved: dict[int, int] = {}
             for state, start in self._places[index].items():
                 following = automaton.step(state, byte)
@@ -183,9 +191,7 @@ class StopSearch:
 
     def _complete(self) -> Match | None:
         found: Match | None = None
-        for pattern, automaton, places in zip(
-            self._patterns.patterns, self._patterns.automata, self._places, strict=True
-        ):
+        for pattern, automaton, places in zip(self._patterns.patterns, self._automata, self._places, strict=True):
             start = next((start for state, start in places.items() if automaton.is_accepting(state)), None)
             if start is not None and (found is None or start < found.start):
                 found = Match(start, self.chars, pattern)
@@ -201,7 +207,7 @@ def _first_places(automaton: LazyAutomaton) -> dict[int, int]:
     return {} if state == DEAD else {state: 0}
 
 
-def _compile(pattern: str) -> LazyAutomaton:
+def _compile(pattern: str) -> Program:
     if not isinstance(pattern, str):
         raise GrammarError(f"a stop pattern must be a string, not {type(pattern).__name__}: {pattern!r}")
     deadline = Deadline(_LIMITS)
@@ -212,12 +218,16 @@ def _compile(pattern: str) -> LazyAutomaton:
             "write '+' for '*', or make a part that must be there"
         )
     rules: dict[str, Node] = {}
-    chars = CharRules(rules, "utf8", utf8)
+    chars = CharRules(rules, "utf8", utf8, deadline)
     rules["start"] = Choice(tuple(_lower_branch(branch, chars) for branch in branches))
-    simple = simplify(Rules("start", rules), ALL_BYTES)
+    simple = simplify(Rules("start", rules), ALL_BYTES, _LIMITS)
     simple.verify()
     deadline.check()
-    return LazyAutomaton(build_program(simple, _LIMITS, deadline), _LIMITS, range(256))
+    return build_program(simple, _LIMITS, deadline)
+
+
+def _automaton(program: Program) -> LazyAutomaton:
+    return LazyAutomaton(program, _LIMITS, range(256))
 
 
 def _lower_branch(branch: Branch, chars: CharRules) -> Node:

@@ -165,14 +165,16 @@ class _Lowering:
         )
 
     def _regex(self, format_: _Object, at: str, _: _Ends) -> Node:
-        return self._embed(f"{at}/pattern", lambda: lower_regex(Grammar.regex(format_["pattern"]).source, self._limits))
+        source = Grammar.regex(format_["pattern"]).source
+        return self._embed(f"{at}/pattern", lambda: lower_regex(source, self._limits, self._deadline))
 
     def _grammar(self, format_: _Object, at: str, _: _Ends) -> Node:
-        return self._embed(f"{at}/grammar", lambda: lower_ebnf(Grammar.ebnf(format_["grammar"]).source, self._limits))
+        source = Grammar.ebnf(format_["grammar"]).source
+        return self._embed(f"{at}/grammar", lambda: lower_ebnf(source, self._limits, self._deadline))
 
     def _embed(self, at: str, lower: Callable[[], Rules]) -> Node:
         try:
-            return embed(lower(), f"{at}:", self.rules)
+            return embed(lower(), f"{at}:", self.rules, self._limits)
         except GrammarError as error:
             raise type(error)(str(error), pointer=at) from error
 

@@ -12,7 +12,7 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
-def all_added_tokens(spec: Mapping[str, Any], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+def all_added_tokens(spec: Mapping[str, Any], config: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
     """The added tokens of a tokenizer.json, and those that only tokenizer_config.json knows of, by id.
 
     Tokens that the config names are special whatever the list says, as a text must not spell the end of a sequence.
@@ -20,12 +20,13 @@ def all_added_tokens(spec: Mapping[str, Any], config: Mapping[str, Any]) -> list
     Args:
         spec: the object in tokenizer.json.
         config: of tokenizer_config.json, which may hold what special_tokens_map.json says.
+        source: named in errors.
 
     Raises:
         ModelLoadError: an id is not a number.
     """
     tokens = {token["content"]: dict(token) for token in spec.get("added_tokens") or ()}
-    for token in _decoder(config):
+    for token in _decoder(config, source):
         tokens.setdefault(token["content"], token)
     for name, content in _special_names(config):
         if content in tokens:
@@ -42,12 +43,12 @@ def token_text(token: Any) -> str:
     return token if isinstance(token, str) else ""
 
 
-def _decoder(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _decoder(config: Mapping[str, Any], source: str) -> Iterator[dict[str, Any]]:
     """Tokens of the config's `added_tokens_decoder`, which maps ids to tokens."""
     for token_id, token in (config.get("added_tokens_decoder") or {}).items():
         if not str(token_id).isdecimal():
             raise ModelLoadError(
-                f"the added token {token_text(token)!r} must have a whole number as id, not {token_id!r}"
+                f"{source}: the added token {token_text(token)!r} must have a whole number as id, not {token_id!r}"
             )
         special = isinstance(token, Mapping) and bool(token.get("special"))
         whole = added_token(int(token_id), token_text(token), special=special)

@@ -41,8 +41,20 @@ def _split(config: Mapping[str, Any], folder: Path) -> WordSplit:
     return _SPLITS[name]
 
 
+def read_text(path: Path) -> str:
+    """The text of a file of a tokenizer.
+
+    Raises:
+        ModelLoadError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelLoadError(f"{path} cannot be read as text: {error}") from error
+
+
 def _merges(path: Path) -> list[list[str]]:
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = read_text(path).split("\n")
     merges = [line.rstrip("\r").split(" ") for line in lines if line.strip() and not line.startswith("#version")]
     if wrong := next((pair for pair in merges if len(pair) != 2), None):
         raise ModelLoadError(f"{path}: a line must hold two tokens, not {' '.join(wrong)!r}")

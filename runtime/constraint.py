@@ -53,13 +53,17 @@ def constrain(request: Request, compiled: CompiledGrammar) -> Matcher:
         RequestError: not even the shortest text that matches fits the request's tokens.
     """
     matcher = request.matcher = compiled.matcher()
-    ending = len(matcher.shortest_ending())
+    ending = -(-matcher.ending_bytes() // max(1, compiled.vocabulary.longest))  # at least
+    is_far = ending > request.max_output  # to count its tokens would take a walk to its end
+    if not is_far:
+        ending = len(matcher.shortest_ending())
     if ending > request.max_output:
         allowed = f"max_tokens={request.params.max_tokens}"
         if request.max_output < request.params.max_tokens:
             allowed += f", of which {request.max_output} fit the context"
+        takes = f"{ending} tokens or more" if is_far else f"{ending} tokens"
         raise RequestError(
-            f"the shortest text that matches this grammar takes {ending} tokens, but {allowed}; allow at least {ending}"
+            f"the shortest text that matches this grammar takes {takes}, but {allowed}; allow at least {ending}"
         )
     request.steered = ending + NEAR_ENDING >= request.max_output
     return matcher

@@ -45,6 +45,8 @@ class Generation:
 
     def take(self, request: Request, token_id: int, logprob: TokenLogprob | None) -> str:
         """Take a sampled token. It may be refused: the request then samples once more."""
+        if request.matcher is not None and request.matcher.finished:  # from the start: it ran for its prompt's scores
+            return self._finish(request, "grammar")
         text = self._take(request, token_id)
         if text is None:
             request.draw_again()

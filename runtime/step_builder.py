@@ -52,8 +52,7 @@ def build_plan(
     positions = np.arange(query_indptr[-1], dtype=np.int32) + np.repeat(starts - query_indptr[:-1], counts)
     pages = page_ids[np.repeat(page_indptr[:-1], counts) + positions // page_size]
     sampled = [index for index, row in enumerate(rows) if row.is_sampled]
-    score_tokens, score_targets = _scores(rows, query_indptr)
-    score_top = [row.request.params.prompt_logprobs or 0 for row in rows]
+    score_tokens, score_targets, score_top = _scores(rows, query_indptr)
     return StepPlan(
         step=step,
         setups=tuple(_setup(row.request) for row in rows if row.request.setup_due),
@@ -71,19 +70,23 @@ def build_plan(
         mask_updates=mask_updates,
         score_tokens=score_tokens,
         score_targets=score_targets,
-        score_top=np.repeat(_int32(score_top), [len(row.scored) for row in rows]),
+        score_top=score_top,
     )
 
 
-def _scores(rows: Sequence[Row], query_indptr: Int32Array) -> tuple[Int32Array, Int32Array]:
-    """Flat indices whose logits score a token, and the tokens scored, in row order."""
-    tokens, targets = [_NONE], [_NONE]
-    for row, first in zip(rows, query_indptr.tolist(), strict=False):
-        scored = row.scored
-        if scored:
-            tokens.append(np.arange(scored.start - 1, scored.stop - 1, dtype=np.int32) + (first - row.start))
-            targets.append(row.request.token_ids[scored.start : scored.stop])
-    return np.concatenate(tokens, dtype=np.int32), np.concatenate(targets, dtype=np.int32)
+def _scores(rows: Sequence[Row], query_indptr: Int32Array) -> tuple[Int32Array, Int32Array, Int32Array]:
+    """Flat indices whose logits score a token, the tokens scored, and how many likeliest beside each; in row order."""
+    scoring = [(row, first) for row, first in zip(rows, query_indptr.tolist(), strict=False) if row.scored]
+    if not scoring:  # as in most steps
+        return _NONE, _NONE, _NONE
+    tokens = [np.arange(row.scored.start - 1, row.scored.stop - 1) + (first - row.start) for row, first in scoring]
+    targets = [row.request.token_ids[row.scored.start : row.scored.stop] for row, _ in scoring]
+    top = _int32([row.request.params.prompt_logprobs or 0 for row, _ in scoring])
+    return (
+        np.concatenate(tokens, dtype=np.int32),
+        np.concatenate(targets),
+        np.repeat(top, [len(row.scored) for row, _ in scoring]),
+    )
 
 
 def _setup(request: Request) -> SlotSetup:

@@ -12,6 +12,9 @@ from .errors import ModelLoadError
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _UNDERSTOOD = {"ByteFallback", "Metaspace", "Replace", "Fuse", "Strip"}  # the last two change no token of its own
 
+_MAX_TOKENS = 1 << 24
+"""More than any vocabulary has; each id up to the largest takes room in every mask and buffer."""
+
 Decode = Callable[[str], bytes]
 
 
@@ -24,13 +27,15 @@ def vocabulary_bytes(spec: Mapping[str, Any], *, source: str) -> tuple[bytes | N
         source: named in errors.
 
     Raises:
-        ModelLoadError: the vocabulary is of another form.
+        ModelLoadError: the vocabulary is of another form, or an id is out of range.
     """
     decode = _decoder_of(spec, source)
     tokens: dict[int, bytes | None] = {token_id: decode(text) for text, token_id in _ordinary(spec)}
     decode_added = str.encode if decode is _byte_level else decode  # marks are for words of the model only
     for added in spec.get("added_tokens") or ():
         tokens[added["id"]] = None if added["special"] else decode_added(added["content"])
+    if strays := [i for i in tokens if not 0 <= i < _MAX_TOKENS]:
+        raise ModelLoadError(f"{source}: a token has the id {strays[0]}; ids are 0 to {_MAX_TOKENS - 1:,}")
     return tuple(tokens.get(i) for i in range(max(tokens, default=-1) + 1))
 
 

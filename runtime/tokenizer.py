@@ -15,7 +15,7 @@ from .models.config import token_ids
 from .special_tokens import SpecialTokens
 from .text_encoder import TextEncoder
 from .token_bytes import vocabulary_bytes
-from .tokenizer_files import TokenizerFiles
+from .tokenizer_files import TokenizerFiles, damage_named
 
 if TYPE_CHECKING:
     from palmette.constrained.vocabulary import Vocabulary
@@ -56,20 +56,21 @@ class Tokenizer:
     """
 
     def __init__(self, files: TokenizerFiles) -> None:
-        spec = _parsed(files)
-        self.token_bytes = vocabulary_bytes(spec, source=files.source)
-        self._encoder = TextEncoder(spec, files.source)
-        self._specials = SpecialTokens(spec["added_tokens"])
-        self._vocabularies: dict[int, Vocabulary] = {}
-        self.bos_token = files.special_token("bos_token")
-        self.eos_token = files.special_token("eos_token")
-        self.bos_id = self._specials.ids.get(self.bos_token)
-        self.eos_id = self._specials.ids.get(self.eos_token)
-        self.end_ids = self._end_ids(files)
-        self.chat_template = files.chat_template
-        self._adds_bos = self.bos_id is not None and (
-            self._encoder.adds_token == self.bos_id if files.adds_bos is None else files.adds_bos
-        )
+        with damage_named(files.source):
+            spec = _parsed(files)
+            self.token_bytes = vocabulary_bytes(spec, source=files.source)
+            self._encoder = TextEncoder(spec, files.source)
+            self._specials = SpecialTokens(spec["added_tokens"])
+            self._vocabularies: dict[int, Vocabulary] = {}
+            self.bos_token = files.special_token("bos_token")
+            self.eos_token = files.special_token("eos_token")
+            self.bos_id = self._specials.ids.get(self.bos_token)
+            self.eos_id = self._specials.ids.get(self.eos_token)
+            self.end_ids = self._end_ids(files)
+            self.chat_template = files.chat_template
+            self._adds_bos = self.bos_id is not None and (
+                self._encoder.adds_token == self.bos_id if files.adds_bos is None else files.adds_bos
+            )
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
@@ -83,7 +84,9 @@ class Tokenizer:
             from .gguf_reader import GGUFFile
             from .gguf_tokenizer import tokenizer_files
 
-            return cls(tokenizer_files(GGUFFile(path)))
+            with damage_named(str(path)):
+                files = tokenizer_files(GGUFFile(path))
+            return cls(files)
         return cls(TokenizerFiles.from_folder(path))
 
     @property
@@ -204,4 +207,4 @@ def _parsed(files: TokenizerFiles) -> dict[str, Any]:
         raise ModelLoadError(
             f"{files.source}: tokenizer.json does not describe a tokenizer with a vocabulary"
         ) from None
-    return {**spec, "added_tokens": all_added_tokens(spec, files.tokenizer_config)}
+    return {**spec, "added_tokens": all_added_tokens(spec, files.tokenizer_config, files.source)}

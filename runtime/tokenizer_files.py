@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .added_tokens import token_text
-from .bpe_files import bpe_files_spec
+from .bpe_files import bpe_files_spec, read_text
 from .errors import ModelLoadError
 from .models.config import read_json_object
 from .sentencepiece_model import read_sentencepiece
@@ -46,7 +47,8 @@ class TokenizerFiles:
         Raises:
             ModelLoadError: there is none of them, or a file cannot be read or used.
         """
-        tokenizer_json, tokenizer_config = _tokenizer(folder)
+        with damage_named(str(folder)):
+            tokenizer_json, tokenizer_config = _tokenizer(folder)
         template = folder / "chat_template.jinja"
         return cls(
             source=str(folder),
@@ -54,7 +56,7 @@ class TokenizerFiles:
             tokenizer_config=tokenizer_config,
             config=_optional(folder / "config.json"),
             generation_config=_optional(folder / "generation_config.json"),
-            chat_template_file=template.read_text(encoding="utf-8") if template.is_file() else None,
+            chat_template_file=read_text(template) if template.is_file() else None,
         )
 
     @property
@@ -79,11 +81,27 @@ class TokenizerFiles:
         return token_text(self.tokenizer_config.get(name))
 
 
+@contextmanager
+def damage_named(source: str) -> Iterator[None]:
+    """Tell of a value that the code inside does not expect as of a damaged file.
+
+    Raises:
+        ModelLoadError: the code raised what comes of a missing value, or of one of the wrong type.
+    """
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ModelLoadError(
+            f"{source}: a file of its tokenizer is damaged, or of a form that is not known: a value in it is missing "
+            f"or of the wrong kind ({type(error).__name__}: {error})"
+        ) from error
+
+
 def _tokenizer(folder: Path) -> tuple[str, dict[str, Any]]:
     """Text of tokenizer.json, and tokenizer_config.json, from what a folder holds."""
     config = _optional(folder / "special_tokens_map.json") | _optional(folder / "tokenizer_config.json")
     if (path := folder / "tokenizer.json").is_file():
-        return path.read_text(encoding="utf-8"), config
+        return read_text(path), config
     config = _with_added_tokens(config, folder / "added_tokens.json")
     spec, config = _converted(folder, config)
     return json.dumps(spec, ensure_ascii=False), config

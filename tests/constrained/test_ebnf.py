@@ -324,9 +324,32 @@ def test_limits() -> None:
         ("root ::= " + "(" * 200 + '"a"' + ")" * 200, CompileLimits()),
         ('root ::= "a"{20000}', CompileLimits()),
         ('root ::= "a"\nb ::= "b"', CompileLimits(rules=1)),
+        ("root ::= [ab" + "] [ab".join(map(chr, range(0x4E00, 0x4F00))) + "]", CompileLimits(seconds=0)),
+        ("root ::= (" + '"a"? ' * 2_000 + "){2}", CompileLimits()),
+        ("root ::= " + '"a"? ' * 2_000 + 'root "x" | "b"', CompileLimits()),
+        ("root ::= " + "|".join(f'root "{i}" root | "{i}"' for i in range(1_000)), CompileLimits()),
+        ("\n".join(f'r{i} ::= r{(i + 1) % 1000} "a" | "x"' for i in range(1_000)) + "\nroot ::= r0", CompileLimits()),
     ):
         with pytest.raises(GrammarLimitError):
             compile_grammar(Grammar.ebnf(source), BYTES, limits=limits)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_thousands_of_rules(order: int) -> None:
+    """Rules compile in time that grows as their number, in whatever order they call each other."""
+    chain = [f'r{i} ::= r{i + 1} "a"' for i in range(3_000)][::order]
+    row = f"row ::= {' '.join(f'e{i}' for i in range(3_000))}"
+    ends = [f'e{i} ::= "b"' for i in range(3_000)]
+    grammar = Grammar.ebnf("\n".join(["root ::= r0 row", 'r3000 ::= "x"', row, *chain, *ends]))
+    assert matches(grammar, "x" + "a" * 3_000 + "b" * 3_000)
+    assert not matches(grammar, "x" + "a" * 3_000 + "b" * 2_999)
+
+
+def test_a_class_of_thousands_of_characters() -> None:
+    """A class is read in time that grows as it does."""
+    grammar = Grammar.ebnf(f"root ::= [{''.join(map(chr, range(0x4E00, 0x8E00, 2)))}]")
+    assert matches(grammar, chr(0x4E00))
+    assert not matches(grammar, chr(0x4E01))
 
 
 def test_deep_recursion_of_the_rewriting() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palmette.constrained import CompileLimits
+from palmette.constrained import CompileLimits, GrammarLimitError
 from palmette.constrained.automaton import DEAD, LazyAutomaton
 from palmette.constrained.free_text import free_text
 from palmette.constrained.limits import Deadline
@@ -65,6 +66,20 @@ def test_forbidden_strings_go_first() -> None:
     free_text(rules, "text", then={">": EMPTY}, forbidden=["x>"], may_end=False, limits=LIMITS)
     assert accepted(rules, b"y>")
     assert not accepted(rules, b"x>")
+
+
+def test_strings_that_go_on_from_each_other() -> None:
+    """Long strings that begin again inside themselves are followed in time that grows as they do."""
+    rules: dict[str, Node] = {}
+    free_text(rules, "text", then={}, forbidden=["ab" * 5_000 + "c"], may_end=True, limits=LIMITS)
+    assert len(rules) == 10_001
+
+
+def test_the_ways_between_strings_are_bounded() -> None:
+    """Many strings that begin with different characters meet a limit before they fill the memory."""
+    forbidden = [chr(0x4E00 + index) * 20 for index in range(3_000)]
+    with pytest.raises(GrammarLimitError, match="positions"):
+        free_text({}, "text", then={}, forbidden=forbidden, may_end=True, limits=LIMITS)
 
 
 def test_only_characters() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 from itertools import pairwise
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 from tests.constrained.strategies import patterns, texts
 
 from palmette.constrained import (
+    CompileLimits,
     GrammarError,
     GrammarLimitError,
     Match,
     UnsatisfiableGrammarError,
     UnsupportedGrammarError,
+    stop_pattern,
     stop_patterns,
 )
 
@@ -147,7 +150,7 @@ def test_work_is_bounded_by_states_and_not_by_text() -> None:
         search.push("a" * 100)
     assert search.safe == 0
     assert sum(len(places) for places in search._places) <= 2
-    assert len(patterns_.automata[0]) < 10
+    assert len(search._automata[0]) < 10
     assert search.push("z!") == Match(0, 100_002, r"a[^z]*z!")
 
 
@@ -156,6 +159,16 @@ def test_too_many_places() -> None:
     search = stop_patterns(("a{1,4000}b",)).search()
     with pytest.raises(GrammarLimitError, match=r"a\{1,4000\}b"):
         search.push("a" * 5000)
+
+
+def test_states_that_others_met_are_not_held_against_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern that met its limit in the text of one search still serves the next one."""
+    monkeypatch.setattr(stop_pattern, "_LIMITS", CompileLimits(states=200))
+    shared = stop_pattern.StopPatterns(["x[^z]*[a-m][^z]{16}z"])
+    text = "x" + "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwy", k=300))
+    with pytest.raises(GrammarLimitError):
+        shared.search().push(text)
+    assert shared.search().push("xa0123456789abcdefz") is not None
 
 
 def test_compiled_once_and_shared_between_threads() -> None:

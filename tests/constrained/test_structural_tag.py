@@ -229,6 +229,18 @@ def test_outermost_objects() -> None:
             matches(Grammar.structural_tag(spec), "")
 
 
+def test_values_that_are_no_json() -> None:
+    """What cannot be written or read as JSON is a grammar error and no other."""
+    endless: dict[str, Any] = {"type": "structural_tag"}
+    endless["format"] = endless
+    nested: Any = {}
+    for _ in range(10_000):
+        nested = {"content": nested}
+    for spec in (endless, nested, {"type": "structural_tag", (1, 2): 3}, "[" * 100_000, '{"a": ' + "1" * 5_000 + "}"):
+        with pytest.raises(GrammarError, match="JSON"):
+            Grammar.structural_tag(spec)
+
+
 def test_limits() -> None:
     """Formats inside formats and the size of the whole are bounded."""
     deep: dict[str, Any] = DIGITS

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.wire import Listener
 
+from palmette.constrained import Grammar
 from palmette.runtime import launch
 from palmette.runtime.engine import Engine
 from palmette.runtime.program import Completion, Failed, Generate, Generated, Text
@@ -108,3 +109,21 @@ def test_a_place_past_the_prompt_fails_with_the_numbers(tiny_engine: Engine) -> 
     assert isinstance(event, Failed)
     assert event.kind == "RequestError"
     assert "prompt_logprobs_from=500 is past the prompt of" in event.message
+
+
+def test_a_grammar_of_nothing_ends_alike_with_and_without_scores(tiny_engine: Engine) -> None:
+    """Where the grammar is complete from the start, the prompt is scored and no token is taken for it."""
+    ends = []
+    for scores in (None, 0):
+        listener = Listener()
+        session = tiny_engine.open(listener)
+        params = SamplingParams(temperature=0, max_tokens=4, prompt_logprobs=scores)
+        session.extend([Text(0, None, TEXT), Generate(1, 0, params, Grammar.regex(""))])
+        listener.wait([1])
+        session.close()
+        event = listener.done[1]
+        assert isinstance(event, Generated), event
+        (completion,) = event.completions
+        assert (completion.prompt_logprobs is None) == (scores is None)
+        ends.append((completion.text, completion.token_ids, completion.finish_reason, completion.completion_tokens))
+    assert ends == [("", (), "grammar", 0)] * 2

@@ -8,7 +8,7 @@ from tests.fake_grammar import ScriptedGrammar, scripted_brackets
 from tests.fake_runner import VOCABULARY, token, unpack
 from tests.fakes import make_request
 
-from palmette.constrained import Grammar, MaskTable, MaskTableFullError
+from palmette.constrained import Grammar, MaskTable, MaskTableFullError, compile_grammar
 from palmette.runtime.batch import UNCONSTRAINED
 from palmette.runtime.constraint import MaskRows, accept_within_budget, constrain
 from palmette.runtime.errors import EngineError, RequestError
@@ -96,6 +96,15 @@ def test_no_way_to_end() -> None:
     request.max_output, request.steered = 3, True
     with pytest.raises(EngineError, match="no ending of the grammar fits the 3 tokens left"):
         MaskRows(MaskTable(1, VOCABULARY)).acquire(request)
+
+
+def test_an_ending_that_is_far_out_of_reach_is_not_walked() -> None:
+    """A grammar whose shortest text is a hundred million bytes ends its request at once, by a lower bound."""
+    request = make_request("far", [1], max_tokens=5)
+    huge = compile_grammar(Grammar.ebnf('root ::= ("a"{10000}){10000}'), VOCABULARY)
+    with pytest.raises(RequestError, match=r"takes \d+ tokens or more, but max_tokens=5"):
+        constrain(request, huge)
+    assert len(huge._automaton) < 10
 
 
 def test_too_short_from_the_start() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.tiny_models import tiny_tokenizer_spec, write_tiny_model
+from tests.tokenizers_of_all_forms import write_bpe_files
 
 from palmette.runtime.errors import ModelLoadError, RequestError
 from palmette.runtime.token_bytes import vocabulary_bytes
@@ -279,6 +280,42 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         tiny(tokenizer_json="{}")
     with pytest.raises(ModelLoadError, match="cannot be used"):
         tiny(spec={**tiny_tokenizer_spec(), "pre_tokenizer": {"type": "Nonsense"}})
+
+
+def huge_id() -> dict[str, Any]:
+    """An added token whose id would make a vocabulary of a million millions."""
+    return {**tiny_tokenizer_spec(), "added_tokens": [{"id": 10**12, "content": "<far>", "special": True}]}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"spec": {**tiny_tokenizer_spec(), "added_tokens": 5}},
+        {"spec": {**tiny_tokenizer_spec(), "added_tokens": [{"content": {}}]}},
+        {"spec": {**tiny_tokenizer_spec(), "normalizer": {}}},
+        {"spec": {**tiny_tokenizer_spec(), "pre_tokenizer": "ByteLevel"}},
+        {"spec": huge_id()},
+        {"tokenizer_config": {"added_tokens_decoder": [1]}},
+        {"tokenizer_config": {"added_tokens_decoder": {"x": "<a>"}}},
+        {"tokenizer_config": {"additional_special_tokens": 7}},
+        {"config": {"text_config": 3}},
+    ],
+)
+def test_values_of_the_wrong_kind_are_told_as_damage(values: dict[str, Any]) -> None:
+    """Whatever a file holds in place of what belongs there, the error is of loading and names where it came from."""
+    with pytest.raises(ModelLoadError, match=r"^test\b"):
+        tiny(**values)
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    """Bytes that are not UTF-8 are told of as of the file that holds them."""
+    (tmp_path / "tokenizer.json").write_bytes(b'{"\xff')
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.json cannot be read as text"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    (write_bpe_files(tmp_path) / "merges.txt").write_bytes(b"a b\n\xff\xff")
+    with pytest.raises(ModelLoadError, match=r"merges\.txt cannot be read as text"):
+        Tokenizer.load(tmp_path)
 
 
 def test_chat_templates_are_found_in_all_three_places(tmp_path: Path) -> None:
