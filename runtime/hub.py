@@ -96,9 +96,11 @@ def _explained(model_id: str, revision: str | None, offline: bool) -> Iterator[N
         raise ModelLoadError(f"{model_id!r} is not a Hugging Face id: {error}") from error
     except errors.LocalEntryNotFoundError as error:
         raise ModelLoadError(_not_in_cache(model_id, revision, offline, error)) from error
-    except (OSError, RuntimeError) as error:  # a full disk, a server's error, a connection lost halfway
+    except Exception as error:  # a full disk, a server's error, a lost connection: whatever the library's client raises
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        hint = " (is HF_TOKEN, or the token that `hf auth login` kept, out of date?)" if status == 401 else ""
         raise ModelLoadError(
-            f"{model_id!r} could not be fetched from the Hugging Face hub: {_reason(error)}"
+            f"{model_id!r} could not be fetched from the Hugging Face hub: {_reason(error)}{hint}"
         ) from error
 
 

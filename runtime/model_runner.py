@@ -77,9 +77,7 @@ class ModelRunner:
         placement = place(checkpoint, settings, rank=rank, world=world, collective=collective)
         model = checkpoint.load(placement, load_format=settings.load_format, seed=settings.seed or 0)
         config = model.config
-        page_size = settings.page_size or 1
-        num_pages = _num_pages(config, placement, settings, page_size)
-        storage = KVStorage(config, placement, num_pages=num_pages, page_size=page_size)
+        storage = _kv_storage(config, placement, settings)
         sampler = Sampler(
             config.vocab_size,
             settings.max_running_requests,
@@ -295,6 +293,23 @@ def _device(name: str | None) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise RequestError(f"device={name!r} is not there: {torch.cuda.device_count()} CUDA devices were found")
     return device
+
+
+def _kv_storage(config: ModelConfig, placement: Placement, settings: EngineConfig) -> KVStorage:
+    """The KV pool that `settings` ask for.
+
+    Raises:
+        RequestError: it holds no page, or there is no memory for it.
+    """
+    page_size = settings.page_size or 1
+    num_pages = _num_pages(config, placement, settings, page_size)
+    try:
+        return KVStorage(config, placement, num_pages=num_pages, page_size=page_size)
+    except RuntimeError as error:  # torch's errors of memory
+        raise RequestError(
+            f"{placement.device} has no memory for a KV pool of {num_pages * page_size} tokens: lower "
+            "max_total_tokens, memory_bytes or page_size"
+        ) from error
 
 
 def _num_pages(config: ModelConfig, placement: Placement, settings: EngineConfig, page_size: int) -> int:

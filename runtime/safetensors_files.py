@@ -49,10 +49,12 @@ class SafetensorsFile:
                 header = json.loads(file.read(length))
         except OSError as error:
             raise ModelLoadError(f"{path} cannot be read: {error}") from error
-        except ValueError as error:
-            if isinstance(error, ModelLoadError):
-                raise
+        except ModelLoadError:
+            raise
+        except (ValueError, RecursionError) as error:
             raise ModelLoadError(f"{path} is not a safetensors file: its header is not JSON ({error})") from error
+        if not isinstance(header, dict):
+            raise ModelLoadError(f"{path} is not a safetensors file: its header is not a JSON object")
         self._data = 8 + length
         self._entries: dict[str, Mapping[str, Any]] = {k: v for k, v in header.items() if k != "__metadata__"}
 
@@ -66,35 +68,47 @@ class SafetensorsFile:
         Raises:
             ModelLoadError: its shape is not the slot's, its dtype is not a float one, or the file is cut off.
         """
-        dtype, begin, nbytes = self._check(name, slot)
+        dtype, shape, begin, nbytes = self._entry(name)
+        if shape != slot.shape:
+            raise ModelLoadError(f"{self._path}: tensor {name!r} has shape {shape}, config.json asks for {slot.shape}")
         if slot.dim == 0:  # a slice of rows is one run of bytes
             row_bytes = nbytes // slot.shape[0]
             begin, nbytes = begin + slot.start * row_bytes, slot.length * row_bytes
         target = slot.target
         direct = slot.dim == 0 and target.dtype == dtype and target.device.type == "cpu" and target.is_contiguous()
-        shape = target.shape if slot.dim == 0 else slot.shape
-        buffer = target.detach() if direct else torch.empty(shape, dtype=dtype)
+        buffer = target.detach() if direct else torch.empty(target.shape if slot.dim == 0 else shape, dtype=dtype)
         self._read(name, begin, nbytes, buffer)
         if not direct:
             target.copy_(buffer if slot.dim == 0 else buffer.narrow(slot.dim, slot.start, slot.length))
 
-    def _check(self, name: str, slot: TensorSlot) -> tuple[torch.dtype, int, int]:
-        """dtype, place in the file and bytes of a tensor that fits the slot."""
+    def check(self, name: str) -> None:
+        """Look at a tensor without reading it.
+
+        Raises:
+            ModelLoadError: its dtype is not a float one, or the file is cut off.
+        """
+        self._entry(name)
+
+    def _entry(self, name: str) -> tuple[torch.dtype, tuple[int, ...], int, int]:
+        """dtype, shape, place in the file and bytes of a tensor."""
         try:
             entry = self._entries[name]
             kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         except (KeyError, TypeError, ValueError):
-            raise ModelLoadError(f"{self._path}: the header's entry of tensor {name!r} is damaged") from None
+            raise self._damaged(name) from None
+        if not isinstance(kind, str) or not all(type(each) is int and each >= 0 for each in (*shape, begin, end)):
+            raise self._damaged(name)
         if kind not in _DTYPES:
             raise ModelLoadError(f"{self._path}: tensor {name!r} is {kind}; supported: {', '.join(_DTYPES)}")
-        if shape != slot.shape:
-            raise ModelLoadError(f"{self._path}: tensor {name!r} has shape {shape}, config.json asks for {slot.shape}")
         if end - begin != math.prod(shape) * _DTYPES[kind].itemsize:
             raise ModelLoadError(f"{self._path}: tensor {name!r} takes {end - begin} bytes, not those of its shape")
         if self._data + end > self._size:
             missing = self._data + end - self._size
             raise ModelLoadError(f"{self._path} is cut off: tensor {name!r} ends {missing} bytes past the end of file")
-        return _DTYPES[kind], self._data + begin, end - begin
+        return _DTYPES[kind], shape, self._data + begin, end - begin
+
+    def _damaged(self, name: str) -> ModelLoadError:
+        return ModelLoadError(f"{self._path}: the header's entry of tensor {name!r} is damaged")
 
     def _read(self, name: str, begin: int, nbytes: int, buffer: Tensor) -> None:
         with self._path.open("rb", buffering=0) as file:

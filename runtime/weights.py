@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -63,8 +64,8 @@ def find_model(
         ModelLoadError: there is no such folder, file or id, it is no model, or it cannot be fetched.
     """
     name = "" if model is None else str(model)
-    path = Path(name).expanduser()
-    if name and (path.is_dir() or path.is_file()):
+    path = Path(os.path.expanduser(name))  # which, unlike Path's, leaves ~ before an unknown user
+    if name and (os.path.isdir(path) or os.path.isfile(path)):  # False for names too long for a file
         return _existing(path, revision)
     if is_default_model(name if model is not None else None, revision):
         if revision is not None:
@@ -80,6 +81,10 @@ def _existing(path: Path, revision: str | None) -> Path:
         raise ModelLoadError(f"{path} is a file: give the folder that holds the model, or a .gguf file")
     if revision is not None:
         raise ModelLoadError(f"revision={revision!r} goes with a Hugging Face id, and {path} is on this machine")
+    if path.is_dir() and not os.path.lexists(path / "config.json"):
+        held = sorted(file.name for file in path.glob("*.gguf"))
+        hint = f"it holds {held[0]}: give the path of a .gguf file itself" if held else "is it a model folder?"
+        raise ModelLoadError(f"{path} has no config.json: {hint}")
     return path
 
 
@@ -120,15 +125,20 @@ class NativeCheckpoint:
         return self.config.dtype
 
     def load(self, placement: Placement, *, load_format: LoadFormat = "auto", seed: int = 0) -> CausalLM:
-        factory = model_factory(self.config.architecture)
         if load_format == "dummy":
-            model = factory(self.config, placement)
+            model = self._empty(placement)
             fill_randomly(model.slots(), seed=seed)
             return model
         source = self.gguf or SafetensorsFolder(self.path)  # looked at before memory is taken for the model
-        model = factory(self.config, placement)
+        model = self._empty(placement)
         fill(model, source)
         return model
+
+    def _empty(self, placement: Placement) -> CausalLM:
+        try:
+            return model_factory(self.config.architecture)(self.config, placement)
+        except (RuntimeError, MemoryError) as error:  # torch's errors of memory
+            raise ModelLoadError(f"{self.path}: {placement.device} has no memory for the model: {error}") from error
 
 
 def open_checkpoint(path: Path, model_impl: ModelImpl = "auto") -> Checkpoint:
@@ -248,6 +258,16 @@ class SafetensorsFolder:
     def read_into(self, name: str, slot: TensorSlot) -> None:
         self._files[name].read_into(name, slot)
 
+    def check_weights(self) -> None:
+        """Look at every tensor called weight without reading it; masks and other buffers may be of any dtype.
+
+        Raises:
+            ModelLoadError: one is not of a float dtype, or its file is cut off.
+        """
+        for name, file in self._files.items():
+            if name.endswith("weight"):
+                file.check(name)
+
     def _open_index(self, index: Path) -> None:
         weight_map = read_json_object(index).get("weight_map")
         if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
@@ -262,7 +282,7 @@ class SafetensorsFolder:
         path = index.parent / name
         if path.parent != index.parent:
             raise ModelLoadError(f"{index} names {name!r}: shards must lie beside the index")
-        if not path.is_file():
+        if not os.path.isfile(path):  # False for names too long for a file
             raise ModelLoadError(f"{index} names {name}, which is not there: was the download cut off?")
         return SafetensorsFile(path)
 
@@ -277,7 +297,7 @@ def _single_file(folder: Path) -> Path:
     if found:
         names = ", ".join(file.name for file in found[:_MOST_NAMES])
         raise ModelLoadError(f"{folder} holds several safetensors files ({names}) and no model.safetensors.index.json")
-    if pickles := sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLES):
+    if pickles := sorted(file.name for file in folder.glob("*") if file.suffix in _PICKLES):
         raise ModelLoadError(
             f"{folder} holds {pickles[0]}, a pickle, which can run any code when it is loaded, and no safetensors: "
             "convert it with transformers' `save_pretrained`"

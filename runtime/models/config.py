@@ -172,7 +172,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelLoadError(f"{path.parent} has no {path.name}: is it a model folder?") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path} must hold a JSON object, not {type(values).__name__}")
@@ -180,7 +180,6 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def token_ids(value: object) -> tuple[int, ...]:
-    """Token ids from a field that holds one, several or none, such as eos_token_id."""
-    if isinstance(value, int):
-        return (value,)
-    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, list) else ()
+    """The token ids in a field that holds one, several or none, such as eos_token_id; what is no id is left out."""
+    items = value if isinstance(value, list) else [value]
+    return tuple(item for item in items if isinstance(item, int) and not isinstance(item, bool) and item >= 0)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from palmette.runtime.errors import ModelLoadError
 
-from .config import Activation, UnsupportedModelError
+from .config import Activation, UnsupportedModelError, token_ids
 
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_LARGEST = 2**31 - 1  # positions and token ids are 32-bit numbers
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -36,6 +38,8 @@ class ConfigFields:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self.error(f"{name} must be a whole number of at least 1, not {value!r}")
+        if value > _LARGEST:
+            raise self.error(f"{name} must be a whole number of at most {_LARGEST}, not {value}")
         return value
 
     def optional_size(self, name: str) -> int | None:
@@ -43,13 +47,16 @@ class ConfigFields:
         return None if self.values.get(name) is None else self.size(name)
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A number above 0."""
+        """A number above 0, not infinite."""
         value = self.values.get(name)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise self.error(f"{name} must be a number above 0, not {value!r}")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.error(f"{name} is too large") from None
 
     def optional_number(self, name: str) -> float | None:
         """A number above 0, or None."""
@@ -69,6 +76,15 @@ class ConfigFields:
             raise self.error(f"{name} must be an object, not {value!r}")
         return ConfigFields(value, self.source)
 
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """Token ids from a field that holds one, several or none."""
+        value = self.values.get(name)
+        ids = token_ids(value)
+        listed = value if isinstance(value, list) else [] if value is None else [value]
+        if len(ids) < len(listed):
+            raise self.error(f"{name} must be a token id or a list of them, not {value!r}")
+        return ids
+
     def architecture(self) -> str:
         """The one name in `architectures`."""
         names = self.values.get("architectures")
@@ -79,7 +95,7 @@ class ConfigFields:
     def activation(self, name: str) -> Activation:
         """The function of the MLP's gate."""
         value = self.values.get(name, "silu")
-        if value not in _ACTIVATIONS:
+        if not isinstance(value, str) or value not in _ACTIVATIONS:
             raise self.unsupported(f"{name}={value!r} is not supported; known: {', '.join(_ACTIVATIONS)}")
         return _ACTIVATIONS[value]
 

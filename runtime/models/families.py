@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from .config import Activation, ModelConfig, token_ids
+from .config import Activation, ModelConfig, RopeScaling
 from .config_fields import ConfigFields
 from .rope_fields import read_rope
 
@@ -51,15 +51,20 @@ def _llama(fields: ConfigFields, activation: Activation | None = None) -> ModelC
         rope=rope.full.scaling,
         sliding_rope=rope.sliding,
         rotary_dim=rope.rotary_dim,
-        context_length=context,
+        context_length=_context_length(context, rope.full.scaling),
         activation=activation or fields.activation("hidden_act"),
         attention_bias=fields.flag("attention_bias"),
         output_bias=fields.flag("attention_bias"),
         mlp_bias=fields.flag("mlp_bias"),
         tie_word_embeddings=fields.flag("tie_word_embeddings"),
-        eos_token_ids=token_ids(fields.get("eos_token_id")),
+        eos_token_ids=fields.token_ids("eos_token_id"),
         dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
     )
+
+
+def _context_length(context: int, scaling: RopeScaling) -> int:
+    """max_position_embeddings, which is often left at the length that YaRN stretches."""
+    return max(context, int(scaling.original_context * scaling.factor)) if scaling.kind == "yarn" else context
 
 
 def _head_dim(fields: ConfigFields, heads: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from palmette.runtime.config import LoadFormat
@@ -28,6 +28,7 @@ from .transformers_probe import NOT_CALLED, UnsuitableModelError
 logger = logging.getLogger("palmette.engine")
 
 _MOST_NAMES = 5
+_LONGEST_REASON = 400
 _ROPE_BY_LENGTH = ("longrope", "dynamic")
 
 
@@ -62,7 +63,7 @@ class TransformersCheckpoint:
                 f"{placement.world} ranks; launch it on one"
             )
         if load_format != "dummy":
-            SafetensorsFolder(self.path)  # says what is wrong with the files before memory is taken
+            SafetensorsFolder(self.path).check_weights()  # transformers would convert int8 and float8 as they are
         module = self._built(placement, load_format)
         if load_format == "dummy":
             fill_randomly(parameter_slots(module), seed=seed)
@@ -81,7 +82,9 @@ class TransformersCheckpoint:
         except Exception as error:  # transformers raises whatever its parts raise
             if isinstance(error, KeyError) and PROBE in str(error):
                 raise _unsuitable(self.path, self._architecture, NOT_CALLED) from error
-            raise ModelLoadError(f"{self.path}: transformers cannot load {self._architecture}: {error}") from error
+            raise ModelLoadError(
+                f"{self.path}: transformers cannot load {self._architecture}: {_one_line(error)}"
+            ) from error
 
     def _empty(self, placement: Placement) -> nn.Module:
         with torch.device(placement.device):
@@ -126,7 +129,7 @@ class TransformersCheckpoint:
         except UnsuitableModelError as error:
             raise _unsuitable(self.path, self._architecture, str(error)) from None
         except Exception as error:  # the model's own code, on an input that it may not have been written for
-            reason = f"it failed on one row of tokens ({type(error).__name__}: {error})"
+            reason = f"it failed on one row of tokens ({_one_line(error)})"
             raise _unsuitable(self.path, self._architecture, reason) from error
 
 
@@ -152,16 +155,23 @@ def _read_config(path: Path) -> Any:
         with _quiet():
             config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises whatever its parts raise
-        if "auto_map" in values:
-            raise ModelLoadError(
-                f"{file}: the model comes with code of its own (auto_map), which Palmette does not run, and "
-                f"transformers {transformers.__version__} has none for model_type={values.get('model_type')!r}"
-            ) from error
-        raise ModelLoadError(
-            f"{file}: architectures={values.get('architectures')!r}, model_type={values.get('model_type')!r} is known "
-            f"neither to Palmette nor to transformers {transformers.__version__}: {_first_line(error)}"
-        ) from error
+        raise ModelLoadError(f"{file}: {_why_refused(values, error)}") from error
     return config
+
+
+def _why_refused(values: Mapping[str, Any], error: Exception) -> str:
+    model_type, version = values.get("model_type"), transformers.__version__
+    if isinstance(model_type, str) and model_type in CONFIG_MAPPING:
+        return f"transformers {version} refuses it: {_one_line(error)}"
+    if "auto_map" in values:
+        return (
+            "the model comes with code of its own (auto_map), which Palmette does not run, and "
+            f"transformers {version} has none for model_type={model_type!r}"
+        )
+    return (
+        f"architectures={values.get('architectures')!r}, model_type={model_type!r} is known neither to Palmette nor "
+        f"to transformers {version}"
+    )
 
 
 def _architecture(config: Any, path: Path) -> str:
@@ -209,8 +219,9 @@ def _context_length(text: Any) -> int:
     return context
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]
+def _one_line(error: Exception) -> str:
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
 
 
 @contextlib.contextmanager

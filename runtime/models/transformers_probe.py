@@ -211,20 +211,24 @@ def run_poisoned(forward: Forward, device: torch.device) -> None:
     """Run four tokens, of which one is embedded as not a number.
 
     Raises:
-        UnsuitableModelError: it reached another token although attention did not take it there.
+        UnsuitableModelError: it reached another token although attention did not take it there, or was no number
+            without that.
     """
-    token_ids = torch.arange(1, _TOKENS + 1, device=device)
+    token_ids, positions = torch.arange(1, _TOKENS + 1, device=device), torch.arange(_TOKENS, device=device)
     hook = forward.embedding.register_forward_hook(_poison)
     try:
-        states = forward(token_ids, torch.arange(_TOKENS, device=device))
+        states = forward(token_ids, positions)
     finally:
         hook.remove()
     reached = states.isnan().any(dim=-1)
-    if reached.tolist() != [token == _POISONED for token in range(_TOKENS)]:
-        raise UnsuitableModelError(
-            "its tokens depend on one another outside transformers' attention interface: it has recurrent or "
-            "convolution layers, or attention of its own"
-        )
+    if reached.tolist() == [token == _POISONED for token in range(_TOKENS)]:
+        return
+    if forward(token_ids, positions).isnan().any():
+        raise UnsuitableModelError(f"its hidden states are NaN in {states.dtype}: its weights are, or overflow it")
+    raise UnsuitableModelError(
+        "its tokens depend on one another outside transformers' attention interface: it has recurrent or "
+        "convolution layers, or attention of its own"
+    )
 
 
 def _poison(module: nn.Module, inputs: object, output: Tensor) -> Tensor:

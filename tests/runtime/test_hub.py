@@ -127,6 +127,20 @@ def test_an_error_of_the_hub_is_one_message(hub: FakeHub) -> None:
         fetch(ID)
 
 
+def test_a_token_that_is_not_accepted_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the hub answers to one that is out of date."""
+    monkeypatch.setattr(FakeHub, "answer", lambda *_: (401, {}, b"{}"))
+    with pytest.raises(ModelLoadError, match=r"401 Unauthorized.*is HF_TOKEN.* out of date\?"):
+        fetch(ID)
+
+
+def test_an_answer_that_is_not_a_hubs_is_one_message(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the page on which a network asks for a login."""
+    monkeypatch.setattr(FakeHub, "answer", lambda *_: (200, {}, b"<html>"))
+    with pytest.raises(ModelLoadError, match="'orchard/pear' could not be fetched from the Hugging Face hub: "):
+        fetch(ID)
+
+
 def test_a_model_without_safetensors_says_what_to_do(hub: FakeHub) -> None:
     """Pickles are not fetched, and not mentioned as a way."""
     for path in hub.models[ID].glob("model*"):

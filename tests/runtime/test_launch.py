@@ -70,7 +70,9 @@ def test_a_model_is_a_string_or_path(model: Any) -> None:
         launch(model)
 
 
-@pytest.mark.parametrize("model", ["", "nope", "/no/such/folder", "./nope", "a/b/c", "nope.gguf", "org/nope.gguf"])
+@pytest.mark.parametrize(
+    "model", ["", "nope", "/no/such/folder", "./nope", "a/b/c", "nope.gguf", "org/nope.gguf", "~no user/m", "a" * 5000]
+)
 def test_an_unknown_model_says_what_a_model_is(model: str) -> None:
     """A folder, a .gguf file, a Hugging Face id, or nothing."""
     message = re.escape(f"no model {model!r}: there is no such folder or file. A model is a folder with config.json")
@@ -106,6 +108,20 @@ def with_unknown_architecture(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def without_config(folder: Path) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).unlink()
+
+
+def with_a_gguf_file(folder: Path) -> None:
+    without_config(folder)
+    (folder / "pear.gguf").touch()
+
+
+def with_nested_config(folder: Path) -> None:
+    (folder / "config.json").write_text("[" * 100_000)
+
+
 def with_wrong_shapes(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(tiny_config(intermediate_size=96)))
 
@@ -124,6 +140,9 @@ def with_a_vocabulary_of_text(folder: Path) -> None:
         (without_tokenizer, r"has no tokenizer"),
         (with_broken_tokenizer, r"tokenizer\.json does not describe a tokenizer"),
         (with_broken_config, r"config\.json cannot be read as JSON"),
+        (without_config, r"has no config\.json: is it a model folder\?"),
+        (with_a_gguf_file, r"has no config\.json: it holds pear\.gguf: give the path of a \.gguf file itself"),
+        (with_nested_config, r"config\.json cannot be read as JSON: maximum recursion depth exceeded"),
         (with_unknown_architecture, r"OddForCausalLM.*neither to Palmette nor to transformers"),
         (with_wrong_shapes, r"tensor 'model\.layers.*' has shape \(80, 48\), config\.json asks for \(96, 48\)"),
         (with_pickles, r"pytorch_model\.bin, a pickle"),
@@ -147,6 +166,24 @@ def test_a_damaged_gguf_file_is_named(tmp_path: Path) -> None:
         launch(path)
     with pytest.raises(ModelLoadError, match=r"model_impl='transformers' needs a folder of safetensors"):
         open_checkpoint(path, "transformers")
+
+
+@pytest.mark.parametrize("model_impl", ["native", "transformers"])
+def test_a_model_too_large_for_memory_is_named(tmp_path: Path, model_impl: ModelImpl) -> None:
+    """A petabyte of embeddings, under either code."""
+    folder = write_tiny_model(tmp_path, tiny_config())
+    (folder / "config.json").write_text(json.dumps(tiny_config(vocab_size=2**31 - 1, hidden_size=6 * 2**16)))
+    with pytest.raises(ModelLoadError, match=rf"^{re.escape(str(folder))}: .*allocate memory"):
+        launch(folder, load_format="dummy", device="cpu", max_total_tokens=100, model_impl=model_impl)
+
+
+def test_a_pool_too_large_for_memory_is_named(tmp_path: Path) -> None:
+    """With the settings that make it smaller."""
+    folder = write_tiny_model(tmp_path, tiny_config(head_dim=2**16))
+    with pytest.raises(RequestError, match="cpu has no memory for a KV pool of 2147483647 tokens: lower max_total_tok"):
+        launch(folder, device="cpu", max_total_tokens=2**31 - 1)
+    with pytest.raises(RequestError, match="max_total_tokens must be a whole number of at most 2147483647, not 2147"):
+        launch(folder, max_total_tokens=2**31)
 
 
 def test_native_code_can_be_asked_for(tmp_path: Path) -> None:

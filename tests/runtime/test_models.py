@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
@@ -106,6 +107,17 @@ def test_head_dim_and_kv_heads_have_defaults() -> None:
     assert config_of(head_dim=32).head_dim == 32
 
 
+def test_yarn_says_how_long_contexts_are() -> None:
+    """max_position_embeddings is left at the length that is stretched, or is already the stretched one."""
+    yarn = {"rope_type": "yarn", "factor": 4.0}
+    assert config_of(rope_scaling=yarn, max_position_embeddings=128).context_length == 512
+    yarn["original_max_position_embeddings"] = 128
+    assert config_of(rope_scaling=yarn, max_position_embeddings=160).context_length == 512
+    assert config_of(rope_scaling=yarn, max_position_embeddings=600).context_length == 600
+    linear = {"rope_type": "linear", "factor": 4.0}
+    assert config_of(rope_scaling=linear, max_position_embeddings=128).context_length == 128
+
+
 @pytest.mark.parametrize("eos", [(2, (2,)), ([2, 7], (2, 7)), (None, ())])
 def test_end_tokens_are_one_several_or_none(eos: tuple[Any, tuple[int, ...]]) -> None:
     """eos_token_id is an int, a list or null."""
@@ -128,6 +140,14 @@ def test_end_tokens_are_one_several_or_none(eos: tuple[Any, tuple[int, ...]]) ->
         ({"vocab_size": None}, "vocab_size must be a whole number of at least 1, not None"),
         ({"architectures": None}, "architectures must be a list of one name"),
         ({"mlp_bias": 1}, "mlp_bias must be true or false"),
+        ({"rms_norm_eps": math.nan}, "rms_norm_eps must be a number above 0, not nan"),
+        ({"rope_theta": math.inf}, "rope_theta must be a number above 0, not inf"),
+        ({"rope_theta": 10**400}, "rope_theta is too large"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": math.nan}}, "factor must be a number above 0, not nan"),
+        ({"vocab_size": 2**31}, "vocab_size must be a whole number of at most 2147483647, not 2147483648"),
+        ({"hidden_act": ["silu"]}, r"hidden_act=\['silu'\] is not supported"),
+        ({"eos_token_id": "2"}, "eos_token_id must be a token id or a list of them, not '2'"),
+        ({"eos_token_id": [2, -1]}, r"eos_token_id must be a token id or a list of them, not \[2, -1\]"),
     ],
 )
 def test_wrong_fields_are_named(changes: dict[str, Any], message: str) -> None:

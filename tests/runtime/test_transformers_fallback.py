@@ -182,6 +182,15 @@ LLAMA_LIKE = {"architectures": ["OddForCausalLM"], "model_type": "odd", "hidden_
             {"architectures": ["OlmoForCausalLM"], "model_type": "olmo", "quantization_config": {"quant_method": "x"}},
             r"quantization_config.* is not supported",
         ),
+        (
+            {"architectures": ["OlmoForCausalLM"], "model_type": "olmo", "hidden_act": 3},
+            r"transformers 5\S* refuses it: .*hidden_act",
+        ),
+        (
+            tiny_config(architectures=["Phi3ForCausalLM"], model_type="phi3", rope_scaling={"type": "su"})
+            | {"auto_map": {"AutoConfig": "phi3.Phi3Config"}},
+            "refuses it: .*original_max_position_embeddings",
+        ),
     ],
 )
 def test_configs_that_cannot_run_are_refused_by_name(tmp_path: Path, values: dict[str, Any], message: str) -> None:
@@ -218,6 +227,43 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
         load_model(folder, Placement())
     save_file(tensors | {name: torch.ones(3, 3)}, folder / "model.safetensors")
     with pytest.raises(ModelLoadError, match=r"'model\.layers\.1\.mlp\.up_proj\.weight' has shape \(3, 3\)"):
+        load_model(folder, Placement())
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.bool])
+def test_quantised_tensors_are_not_taken_as_they_are(tmp_path: Path, dtype: torch.dtype) -> None:
+    """transformers would convert them to floats that mean something else. Masks, which are buffers, may be of any."""
+    from safetensors.torch import load_file, save_file
+
+    folder = write_fallback_model(tmp_path, "olmo2")
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    save_file(tensors | {name: tensors[name].to(dtype)}, folder / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=rf"model\.safetensors: tensor '{name}' is \S+; supported: F64"):
+        load_model(folder, Placement())
+    mask = "model.layers.1.self_attn.bias"
+    save_file(tensors | {mask: torch.ones(2, 2).to(dtype)}, folder / "model.safetensors")
+    load_model(folder, Placement())
+
+
+def test_weights_that_are_no_numbers_are_said_to_be(tmp_path: Path) -> None:
+    """And are not taken for a model whose tokens meet outside attention."""
+    from safetensors.torch import load_file, save_file
+
+    folder = write_fallback_model(tmp_path, "olmo2")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][:] = torch.nan
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=r"its hidden states are NaN in torch\.float32: its weights are, or over"):
+        load_model(folder, Placement())
+
+
+def test_a_cut_off_file_is_named(tmp_path: Path) -> None:
+    """Before transformers reads it, with the tensor."""
+    folder = write_fallback_model(tmp_path, "olmo2")
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(ModelLoadError, match=r"model\.safetensors is cut off: tensor '.*' ends 10 bytes past"):
         load_model(folder, Placement())
 
 

@@ -139,6 +139,10 @@ def with_outside_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../a.safetensors"}}))
 
 
+def with_a_name_too_long(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "a" * 300}}))
+
+
 def with_empty_index(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text("{}")
 
@@ -161,6 +165,7 @@ def with_empty_index(folder: Path) -> None:
         (without_a_shard, r"names model-00002-of-00003\.safetensors, which is not there"),
         (with_wrong_index, r"model-0000\d-of-00002\.safetensors lacks tensor '.*', which .*index\.json says"),
         (with_outside_shard, r"shards must lie beside the index"),
+        (with_a_name_too_long, r"names a+, which is not there"),
         (with_empty_index, r"no weight_map"),
     ],
 )
@@ -179,7 +184,31 @@ def test_many_missing_tensors_are_counted(tmp_path: Path) -> None:
         load_model(folder, Placement())
 
 
-@pytest.mark.parametrize("header", [{"t": {}}, {"t": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}])
+FLOATS = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+@pytest.mark.parametrize("header", [[], "[" * 100_000, "nothing", 3])
+def test_a_header_that_is_no_object_is_damage(tmp_path: Path, header: object) -> None:
+    """Whatever it is instead, however deep."""
+    encoded = (header if isinstance(header, str) else json.dumps(header).ljust(8)).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded)
+    with pytest.raises(ModelLoadError, match=r"x\.safetensors is not a safetensors file: its header"):
+        SafetensorsFile(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"t": {}},
+        {"t": FLOATS | {"data_offsets": [0, 4]}},
+        {"t": FLOATS | {"data_offsets": [-8, 0]}},
+        {"t": FLOATS | {"data_offsets": ["0", "8"]}},
+        {"t": FLOATS | {"data_offsets": [0.0, 8.0]}},
+        {"t": FLOATS | {"dtype": ["F32"]}},
+        {"t": FLOATS | {"shape": [2.0]}},
+    ],
+)
 def test_headers_that_contradict_themselves_are_damage(tmp_path: Path, header: dict[str, object]) -> None:
     """An entry without fields, or with bytes that are not those of its shape."""
     encoded = json.dumps(header).encode()
