@@ -116,15 +116,11 @@ class _Entry:
     """A node, what waits for it, the text that it adds, and the text of its branch up to and with it, once known."""
 
     node: Node
+    has_text: bool
     followers: list[_Entry] = field(default_factory=list)
     added: str = ""
     text: str | None = None
     failed: ScriptError | None = None
-
-    @property
-    def answer(self) -> str | None:
-        """What a reference to it stands for; None for a node without text."""
-        return None if isinstance(self.node, Fork | Join) else self.added
 
 
 class MockSession:
@@ -156,7 +152,7 @@ class MockSession:
 
     def _place(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            entry = self._entries[node.id] = _Entry(node)
+            entry = self._entries[node.id] = _Entry(node, not isinstance(node, Fork | Join))
             for before in self._awaited(node):
                 before.followers.append(entry)
             self._advance([entry])
@@ -198,7 +194,8 @@ class MockSession:
         if isinstance(node, Text):
             entry.added = node.text
         elif isinstance(node, Reference):
-            entry.added = referred_text(node, self._entries[node.source].answer)
+            source = self._entries[node.source]
+            entry.added = referred_text(node, source.added if source.has_text else None)
         entry.text = self._before(entry) + entry.added
 
     def _before(self, entry: _Entry) -> str:
@@ -238,8 +235,8 @@ class MockSession:
         place = node.parent
         while place is not None:
             entry = self._entries[place]
-            if entry.answer is not None:
-                path.append((place, entry.answer))
+            if entry.has_text:
+                path.append((place, entry.added))
             place = entry.node.parent
         return path
 

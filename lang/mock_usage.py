@@ -24,19 +24,17 @@ class UsageCounter:
     """Which nodes of one program have been computed."""
 
     def __init__(self) -> None:
-        self._tokens: dict[int, int] = {}
+        self._reused: dict[int, NodeUsage] = {}  # what later requests say of a node that is computed
 
     def of_prompt(self, path: Iterable[tuple[int, str]]) -> tuple[NodeUsage, ...]:
         """Usage of the nodes before an answer, given as (id, the text that it adds); they are computed from now on."""
-        return tuple(self._prompt_usage(node, text) for node, text in path)
+        reused = self._reused
+        return tuple(reused[node] if node in reused else self._compute(node, count_tokens(text)) for node, text in path)
 
     def of_answer(self, node: int, tokens: int) -> NodeUsage:
         """Usage of the answering node."""
-        self._tokens[node] = tokens
-        return NodeUsage(node, computed=tokens)
+        return self._compute(node, tokens)
 
-    def _prompt_usage(self, node: int, text: str) -> NodeUsage:
-        if node in self._tokens:
-            return NodeUsage(node, reused=self._tokens[node])
-        self._tokens[node] = count_tokens(text)
-        return NodeUsage(node, computed=self._tokens[node])
+    def _compute(self, node: int, tokens: int) -> NodeUsage:
+        self._reused[node] = NodeUsage(node, reused=tokens)
+        return NodeUsage(node, computed=tokens)

@@ -1,4 +1,4 @@
-"""Actions in the order of their time, on one thread that lives only while there are any."""
+"""Actions in the order of their time, on one thread that lives while there are any, and a little longer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+
+_LINGER_S = 1.0
 
 
 class Timeline:
@@ -32,13 +34,13 @@ class Timeline:
             action()
 
     def _next(self) -> Callable[[], None] | None:
-        """Wait for the next action; None, and the thread ends, when there is none."""
+        """Wait for the next action; None, and the thread ends, when none has come for a while."""
         with self._changed:
-            while self._actions:
-                due_s = self._actions[0][0]
-                wait_s = due_s - time.monotonic()
-                if wait_s <= 0:
+            while self._actions or self._changed.wait(_LINGER_S):
+                wait_s = self._actions[0][0] - time.monotonic() if self._actions else 0.0
+                if wait_s > 0:
+                    self._changed.wait(wait_s)
+                elif self._actions:
                     return heapq.heappop(self._actions)[2]
-                self._changed.wait(wait_s)
             self._working = False
             return None

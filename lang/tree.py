@@ -14,7 +14,6 @@ from palmette.runtime.program import (
     Generate,
     Generated,
     Node,
-    NodeUsage,
     Reference,
     Select,
     Selected,
@@ -180,7 +179,10 @@ class ProgramTree:
         record.done = True
         self.unfinished -= 1
         for usage in event.usage:
-            self._count(usage)
+            counted = self.records[usage.node]
+            counted.computed += usage.computed
+            counted.reused += usage.reused
+            counted.forced += usage.forced
         self._settle_references(record.node.id)
 
     def _settle_references(self, source_id: int) -> None:
@@ -204,12 +206,6 @@ class ProgramTree:
                 record.failure = error
         if record.failure is not None and self.first_failed is None:
             self.first_failed = record.node.id
-
-    def _count(self, usage: NodeUsage) -> None:
-        record = self.records[usage.node]
-        record.computed += usage.computed
-        record.reused += usage.reused
-        record.forced += usage.forced
 
     def _failed_first(self, record: NodeRecord) -> NodeRecord:
         """The failed node nearest to the root on the record's path: what failed after it only follows from it."""

@@ -60,21 +60,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     return_text_in_logprobs: bool = False
 
     def __post_init__(self) -> None:
-        for name, low, high in _NUMBERS:
-            _check_number(name, getattr(self, name), low, high)
-        for name, low, high in _INTEGERS:
-            _check_integer(name, getattr(self, name), low, high)
-        for name in ("top_p", "repetition_penalty"):
-            if getattr(self, name) == 0:
-                raise RequestError(f"{name} must be greater than 0, not {getattr(self, name)!r}")
+        for name, default in _DEFAULTS:
+            value = getattr(self, name)
+            if value is not default:  # most are not given: a program makes one of these for every gen
+                _check(name, value)
         if self.min_tokens > self.max_tokens:
             raise RequestError(f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}")
-        for name in ("stop", "stop_regex"):
-            if not all(isinstance(stop, str) and stop for stop in getattr(self, name)):
-                raise RequestError(f"{name} must hold non-empty strings, not {getattr(self, name)!r}")
-        for token_id in self.stop_token_ids:
-            _check_integer("stop_token_ids", token_id, 0, (1 << 31) - 1)
-        _check_bias(self.logit_bias)
 
     @property
     def greedy(self) -> bool:
@@ -93,23 +84,47 @@ def check_vocabulary(params: SamplingParams, vocab_size: int) -> None:
             raise RequestError(f"{name} names token {unknown[0]}, but the model's tokens are 0 to {vocab_size - 1}")
 
 
-_NUMBERS = (
-    ("temperature", 0.0, 1e6),
-    ("top_p", 0.0, 1.0),
-    ("min_p", 0.0, 1.0),
-    ("frequency_penalty", -1e6, 1e6),
-    ("presence_penalty", -1e6, 1e6),
-    ("repetition_penalty", 0.0, 1e6),
-)
-_INTEGERS = (
-    ("top_k", 0, 1 << 31),
-    ("max_tokens", 1, 1 << 31),
-    ("min_tokens", 0, 1 << 31),
-    ("seed", 0, (1 << 64) - 1),
-    ("logprobs", 0, MAX_LOGPROBS),
-    ("prompt_logprobs", 0, MAX_LOGPROBS),
-    ("prompt_logprobs_from", 0, 1 << 31),
-)
+_DEFAULTS = tuple(zip(SamplingParams.__struct_fields__, SamplingParams.__struct_defaults__, strict=True))
+_NUMBERS = {
+    "temperature": (0.0, 1e6),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "frequency_penalty": (-1e6, 1e6),
+    "presence_penalty": (-1e6, 1e6),
+    "repetition_penalty": (0.0, 1e6),
+}
+_INTEGERS = {
+    "top_k": (0, 1 << 31),
+    "max_tokens": (1, 1 << 31),
+    "min_tokens": (0, 1 << 31),
+    "seed": (0, (1 << 64) - 1),
+    "logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs_from": (0, 1 << 31),
+}
+_ABOVE_ZERO = ("top_p", "repetition_penalty")
+_MAY_BE_NONE = ("seed", "logprobs", "prompt_logprobs")
+
+
+def _check(name: str, value: Any) -> None:
+    """Raise RequestError if a field cannot have this value."""
+    if name in _NUMBERS:
+        _check_number(name, value, *_NUMBERS[name])
+        if value == 0 and name in _ABOVE_ZERO:
+            raise RequestError(f"{name} must be greater than 0, not {value!r}")
+    elif name in _INTEGERS:
+        if value is not None or name not in _MAY_BE_NONE:
+            _check_integer(name, value, *_INTEGERS[name])
+    elif name in ("stop", "stop_regex"):
+        if not all(isinstance(stop, str) and stop for stop in value):
+            raise RequestError(f"{name} must hold non-empty strings, not {value!r}")
+    elif name == "stop_token_ids":
+        for token_id in value:
+            _check_integer(name, token_id, 0, (1 << 31) - 1)
+    elif name == "logit_bias":
+        _check_bias(value)
+    elif not isinstance(value, bool):
+        raise RequestError(f"{name} must be True or False, not {value!r}")
 
 
 def _check_number(name: str, value: Any, low: float, high: float) -> None:
@@ -118,8 +133,6 @@ def _check_number(name: str, value: Any, low: float, high: float) -> None:
 
 
 def _check_integer(name: str, value: Any, low: int, high: int) -> None:
-    if value is None and name in ("seed", "logprobs", "prompt_logprobs"):
-        return
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise RequestError(f"{name} must be a whole number from {low} to {high}, not {value!r}")
 

@@ -203,7 +203,7 @@ def _parsed(files: TokenizerFiles) -> dict[str, Any]:
     try:
         spec = json.loads(files.tokenizer_json)
         spec["model"]["vocab"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ModelLoadError(
             f"{files.source}: tokenizer.json does not describe a tokenizer with a vocabulary"
         ) from None
