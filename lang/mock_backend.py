@@ -113,10 +113,14 @@ class MockBackend:
 
 @dataclass(slots=True)
 class _Entry:
-    """A node, what waits for it, the text that it adds, and the text of its branch up to and with it, once known."""
+    """A node, what it waits for and what waits for it, and the text that it adds.
+
+    `text` is that of its branch up to and with it, once it is known.
+    """
 
     node: Node
     has_text: bool
+    awaited: tuple[_Entry, ...]
     followers: list[_Entry] = field(default_factory=list)
     added: str = ""
     text: str | None = None
@@ -152,15 +156,15 @@ class MockSession:
 
     def _place(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            entry = self._entries[node.id] = _Entry(node, not isinstance(node, Fork | Join))
-            for before in self._awaited(node):
+            entry = self._entries[node.id] = _Entry(node, not isinstance(node, Fork | Join), self._awaited(node))
+            for before in entry.awaited:
                 before.followers.append(entry)
             self._advance([entry])
 
-    def _awaited(self, node: Node) -> list[_Entry]:
+    def _awaited(self, node: Node) -> tuple[_Entry, ...]:
         """The entries that must be done before a node: its parent, and what it refers to."""
-        ids = [node.parent, node.source if isinstance(node, Reference) else None]
-        return [self._entries[node_id] for node_id in ids if node_id is not None]
+        parent = () if node.parent is None else (self._entries[node.parent],)
+        return (*parent, self._entries[node.source]) if isinstance(node, Reference) else parent
 
     def _advance(self, entries: Sequence[_Entry]) -> None:
         """Start these nodes, and what follows them, as far as what they wait for is known."""
@@ -169,11 +173,13 @@ class MockSession:
             entry = stack.popleft()
             if entry.text is not None or entry.failed is not None:
                 continue  # a reference that came here by its parent and by its source
-            awaited = self._awaited(entry.node)
-            failed = next((before.failed for before in awaited if before.failed is not None), None)
-            if failed is not None:
-                self._fail(entry, failed)
-            elif all(before.text is not None for before in awaited):
+            for before in entry.awaited:
+                if before.failed is not None:
+                    self._fail(entry, before.failed)
+                    break
+                if before.text is None:
+                    break
+            else:
                 self._attempt(entry)
                 stack.extendleft(reversed(entry.followers if entry.text is not None else []))
 

@@ -60,8 +60,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     return_text_in_logprobs: bool = False
 
     def __post_init__(self) -> None:
-        for name, default in _DEFAULTS:
-            value = getattr(self, name)
+        for value, default, name in zip(msgspec.structs.astuple(self), _DEFAULTS, self.__struct_fields__, strict=True):
             if value is not default:  # most are not given: a program makes one of these for every gen
                 _check(name, value)
         if self.min_tokens > self.max_tokens:
@@ -84,7 +83,7 @@ def check_vocabulary(params: SamplingParams, vocab_size: int) -> None:
             raise RequestError(f"{name} names token {unknown[0]}, but the model's tokens are 0 to {vocab_size - 1}")
 
 
-_DEFAULTS = tuple(zip(SamplingParams.__struct_fields__, SamplingParams.__struct_defaults__, strict=True))
+_DEFAULTS = SamplingParams.__struct_defaults__
 _NUMBERS = {
     "temperature": (0.0, 1e6),
     "top_p": (0.0, 1.0),
