@@ -81,8 +81,9 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise RequestError(f"{name} must be a whole number of at least 1, not {value!r}")
-            if value is not None and value > _LARGEST and name != "memory_bytes":
-                raise RequestError(f"{name} must be a whole number of at most {_LARGEST}, not {value!r}")
+            most = _MOST.get(name, _LARGEST)
+            if value is not None and value > most and name != "memory_bytes":
+                raise RequestError(f"{name} must be a whole number of at most {most}, not {value!r}")
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} must be True or False, not {getattr(self, name)!r}")
@@ -125,6 +126,7 @@ _CHOICES = {
 }
 _SWITCHES = ("offline", "radix_cache", "jump_forward")
 _LARGEST = 2**31 - 1  # tokens and pages are counted in 32 bits
+_MOST = {"max_running_requests": 1 << 16, "mask_rows": 1 << 20}  # each takes memory when an engine starts
 _POSITIVE = (
     "context_length",
     "max_total_tokens",
