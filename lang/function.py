@@ -64,7 +64,6 @@ class Function(Generic[P, R]):
         self._defaults = dict(defaults)
         self._bound = dict(bound or {})
         self._signature = _signature_without_state(program)
-        self._is_async = inspect.iscoroutinefunction(program)
         functools.update_wrapper(self, program)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ProgramState:
@@ -103,7 +102,7 @@ class Function(Generic[P, R]):
         if stream:
             return self.stream(*args, backend=backend, timeout_s=timeout_s, **kwargs)
         run = self._new_run(args, kwargs, backend, timeout_s=timeout_s)
-        if self._is_async:
+        if run.is_async:
             _check_no_loop(self._name)
         return run.run()
 
@@ -195,9 +194,14 @@ class Function(Generic[P, R]):
             RequestError: a sampling option or `timeout_s` is out of its range.
             ValueError: `num_threads` is not "auto" or a whole number of at least 1.
         """
-        new_run = functools.partial(self._new_run, backend=chosen_backend(backend), timeout_s=timeout_s)
         given = checked_options(options, f"{self._name}.run_batch()")
-        runs = (new_run(*self._item(place, item, given)) for place, item in enumerate(items))
+        new_run = functools.partial(
+            self._new_run, backend=chosen_backend(backend), timeout_s=timeout_s, batch_options=given
+        )
+        runs = (
+            new_run(*_item_arguments(place, item), where=f"item {place} of run_batch")
+            for place, item in enumerate(items)
+        )
         title = self._name if progress_bar else None
         if generator_style:
             return iter_runs(runs, num_threads=num_threads, title=title)
@@ -241,17 +245,19 @@ class Function(Generic[P, R]):
         *,
         timeout_s: float | None,
         streaming: bool = False,
+        batch_options: Mapping[str, Any] = MappingProxyType({}),
+        where: str = "",
     ) -> Run:
-        """A run with these arguments, which has not begun."""
+        """A run with these arguments, which has not begun. `batch_options` are checked; `where` is named in errors."""
         arguments, options = self._told_apart(kwargs)
         try:
             call = self._signature.bind(*args, **{**self._bound, **arguments})
         except TypeError as error:
-            raise TypeError(f"{self._name}.run(): {error}; its signature is {self._usage}") from None
+            raise TypeError(f"{where or f'{self._name}.run()'}: {error}; its signature is {self._usage}") from None
         execution = Execution(
             chosen_backend(backend),
             name=self._name,
-            defaults={**self._defaults, **checked_options(options, f"{self._name}.run()")},
+            defaults={**self._defaults, **batch_options, **checked_options(options, f"{self._name}.run()")},
             streaming=streaming,
             timeout_s=_checked_timeout(timeout_s),
         )
@@ -264,23 +270,6 @@ class Function(Generic[P, R]):
             return dict(kwargs), {}
         options = {name: value for name, value in kwargs.items() if name in OPTION_NAMES and name not in parameters}
         return {name: value for name, value in kwargs.items() if name not in options}, options
-
-    def _item(self, place: int, item: object, options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """An item's arguments, held against the signature, and the batch's options."""
-        if isinstance(item, Mapping):
-            args, kwargs = (), dict(item)
-        elif isinstance(item, tuple | list):
-            args, kwargs = tuple(item), {}
-        else:
-            raise TypeError(
-                f"item {place} of run_batch must be a mapping of arguments, or a tuple or list of them, "
-                f"not {type(item).__name__}: {item!r}"
-            )
-        try:
-            self._signature.bind(*args, **{**self._bound, **self._told_apart(kwargs)[0]})
-        except TypeError as error:
-            raise TypeError(f"item {place} of run_batch: {error}; the signature is {self._usage}") from None
-        return args, {**options, **kwargs}
 
 
 @overload
@@ -333,6 +322,18 @@ def _signature_without_state(program: Callable[..., Any]) -> inspect.Signature:
         if parameter.name in _RESERVED:
             raise TypeError(f"{name}() has a parameter {parameter.name!r}, which run() takes for itself; rename it")
     return signature.replace(parameters=parameters[1:])
+
+
+def _item_arguments(place: int, item: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """An item of a batch as arguments by place and by name."""
+    if isinstance(item, Mapping):
+        return (), dict(item)
+    if isinstance(item, tuple | list):
+        return tuple(item), {}
+    raise TypeError(
+        f"item {place} of run_batch must be a mapping of arguments, or a tuple or list of them, "
+        f"not {type(item).__name__}: {item!r}"
+    )
 
 
 def _checked_timeout(timeout_s: float | None) -> float | None:

@@ -47,6 +47,15 @@ def test_options_are_told_from_arguments() -> None:
         return seed, rest
 
     assert odd.run("s", temperature=3, backend=pt.MockBackend()).ret_value == ("s", {"temperature": 3})
+    backend = pt.MockBackend({"": "a"})
+
+    @pt.function
+    def any_names(s: pt.ProgramState, /, **names: object) -> object:
+        s += pt.gen("x")
+        return names
+
+    assert any_names.run_batch([{"tone": 1}], temperature=0.25, backend=backend)[0].ret_value == {"tone": 1}
+    assert params_of(backend).temperature == 0.25
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'tone'; its signature is ask\(question"):
         ask.run("q", tone=3, backend=pt.MockBackend())
     with pytest.raises(pt.RequestError, match="temperature must be a number"):
