@@ -11,9 +11,10 @@ from palmette.constrained.grammar import Grammar
 from palmette.runtime.errors import RequestError
 from palmette.runtime.program import SelectMethod
 
+from .chat_rendering import Role
 from .choices import SELECT_METHODS, token_length_normalized
-from .constraints import Constraint, constraint, of_type
-from .expr import Expr, GenExpr, Role, RoleBegin, RoleEnd, SelectExpr, as_expr, joined, parts
+from .constraints import Constraint, constraint
+from .expr import Expr, GenExpr, RoleBegin, RoleEnd, SelectExpr, as_expr, joined, parts
 from .options import GenOptions, checked_options
 from .reasoning import TAGS_OF_MODEL_TYPE, ThinkTags
 from .tool import Tool
@@ -83,14 +84,14 @@ def gen_int(
     name: str | None = None, max_tokens: int | None = None, *, n: int | None = None, **options: Unpack[GenOptions]
 ) -> Expr:
     """An integer from the model; ``s[name]`` is an `int`. Same as ``gen(name, type=int)``; arguments are `gen`'s."""
-    return _gen("gen_int", name, of_type(int), {"n": n, "max_tokens": max_tokens, **options})
+    return _gen("gen_int", name, constraint(type=int), {"n": n, "max_tokens": max_tokens, **options})
 
 
 def gen_string(
     name: str | None = None, max_tokens: int | None = None, *, n: int | None = None, **options: Unpack[GenOptions]
 ) -> Expr:
     """A JSON string in double quotes from the model; ``s[name]`` is what the quotes hold. Same as ``type=str``."""
-    return _gen("gen_string", name, of_type(str), {"n": n, "max_tokens": max_tokens, **options})
+    return _gen("gen_string", name, constraint(type=str), {"n": n, "max_tokens": max_tokens, **options})
 
 
 def select(

@@ -14,8 +14,8 @@ from .errors import ChatTemplateError
 if TYPE_CHECKING:
     from jinja2 import Template
 
-ChatRole = Literal["system", "user", "assistant", "tool"]
-Message = tuple[ChatRole, str]
+Role = Literal["system", "user", "assistant", "tool"]
+Message = tuple[Role, str]
 """A role and its content."""
 
 _PRIVATE_USE = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE))

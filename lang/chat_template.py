@@ -9,10 +9,10 @@ from typing import Protocol
 
 from palmette.runtime.program import ModelInfo
 
-from .chat_rendering import ChatRole, Message, TemplateSpan
+from .chat_rendering import Message, Role, TemplateSpan
 from .jinja_template import JinjaTemplate
 
-__all__ = ["ChatRole", "ChatTemplate", "JinjaTemplate", "Message", "PlainTemplate", "TemplateSpan", "chat_template"]
+__all__ = ["ChatTemplate", "JinjaTemplate", "Message", "PlainTemplate", "Role", "TemplateSpan", "chat_template"]
 
 
 class ChatTemplate(Protocol):
@@ -30,11 +30,11 @@ class ChatTemplate(Protocol):
     def takes_tools(self) -> bool:
         """Whether the template writes the tools that it is given."""
 
-    def begin(self, role: ChatRole, previous: ChatRole | None) -> str: ...
+    def begin(self, role: Role, previous: Role | None) -> str: ...
 
-    def end(self, role: ChatRole, previous: ChatRole | None) -> str: ...
+    def end(self, role: Role, previous: Role | None) -> str: ...
 
-    def render(self, messages: Sequence[Message], open_role: ChatRole | None) -> tuple[TemplateSpan, ...]:
+    def render(self, messages: Sequence[Message], open_role: Role | None) -> tuple[TemplateSpan, ...]:
         """A conversation up to where the content of the open role begins; None: to the end of the last message."""
 
 
@@ -45,13 +45,13 @@ class PlainTemplate:
     prefix_stable = True
     takes_tools = False
 
-    def begin(self, role: ChatRole, previous: ChatRole | None) -> str:
+    def begin(self, role: Role, previous: Role | None) -> str:
         return f"{role.upper()}: "
 
-    def end(self, role: ChatRole, previous: ChatRole | None) -> str:
+    def end(self, role: Role, previous: Role | None) -> str:
         return "\n"
 
-    def render(self, messages: Sequence[Message], open_role: ChatRole | None) -> tuple[TemplateSpan, ...]:
+    def render(self, messages: Sequence[Message], open_role: Role | None) -> tuple[TemplateSpan, ...]:
         spans: list[TemplateSpan] = []
         for role, content in messages:
             spans += [

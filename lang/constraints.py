@@ -37,12 +37,6 @@ def constraint(**given: Any) -> Constraint:
     return None, None
 
 
-def of_type(annotation: Any) -> Constraint:
-    """The constraint of a Python type."""
-    answer = answer_type(annotation)
-    return _legal(answer.grammar), answer
-
-
 def _of_schema(schema: Any) -> tuple[Grammar, Reader | None]:
     if isinstance(schema, bool | int | float | str | Mapping | Sequence):  # values: a schema, or refused as one
         return Grammar.json_schema(schema), None

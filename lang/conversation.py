@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from palmette.runtime.program import Text
 
-from .chat_template import ChatTemplate, TemplateSpan
+from .chat_rendering import Role, TemplateSpan
+from .chat_template import ChatTemplate
 from .errors import ChatTemplateError, ProgramError
-from .expr import Role
 from .source_line import SourceLine
 from .tool import Tool, tools_prompt
 from .variables import text_of

@@ -27,14 +27,13 @@ Value = TypeVar("Value")
 class Execution:
     """A program that is running, or has run.
 
-    Args:
-        defaults: sampling options of generations that do not give their own; they win over the model's own.
-        streaming: generations ask for their text as it comes.
-        timeout_s: the run is stopped after this many seconds; None lets it take any time.
-
     Nodes are collected and sent to the backend only when somebody waits, or the program ends: a run of appends between
     two waits is one extend message. The program's thread and every reader wait on `changed`; the backend's thread
     reports events under the same lock.
+
+    Args:
+        defaults: sampling options of generations that do not give their own; they win over the model's own.
+        timeout_s: the run is stopped after this many seconds; None lets it take any time.
 
     Attributes:
         changed: the lock of everything here and in the program's branches, notified at every change.

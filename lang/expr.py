@@ -9,10 +9,8 @@ from typing import Any, NoReturn, Protocol
 from palmette.constrained.grammar import Grammar
 from palmette.runtime.program import SelectMethod
 
-from .chat_rendering import ChatRole
+from .chat_rendering import Role
 from .reasoning import ThinkTags
-
-Role = ChatRole
 
 
 class Reader(Protocol):

@@ -18,10 +18,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from .chat_rendering import ChatRenderer, ChatRole, Disguise, Message, TemplateSpan
+from .chat_rendering import ChatRenderer, Disguise, Message, Role, TemplateSpan
 from .errors import ChatTemplateError
 
-_BEFORE: dict[ChatRole | None, tuple[tuple[ChatRole, ...], ...]] = {
+_BEFORE: dict[Role | None, tuple[tuple[Role, ...], ...]] = {
     None: ((),),
     "system": (("system",),),
     "user": (("user",), ("system", "user")),
@@ -30,11 +30,11 @@ _BEFORE: dict[ChatRole | None, tuple[tuple[ChatRole, ...], ...]] = {
 }
 """Short conversations that end in a role; the first that the template accepts is the one to probe with."""
 
-_CONVERSATIONS: tuple[tuple[ChatRole, ...], ...] = (
+_CONVERSATIONS: tuple[tuple[Role, ...], ...] = (
     ("user", "assistant", "user", "assistant", "user"),
     ("system", "user", "assistant", "user"),
 )
-_WITH_TOOLS: tuple[tuple[ChatRole, ...], ...] = (
+_WITH_TOOLS: tuple[tuple[Role, ...], ...] = (
     ("user", "assistant", "tool", "assistant", "user"),
     ("user", "assistant", "tool", "tool", "assistant", "user"),
 )
@@ -77,8 +77,8 @@ class JinjaTemplate:
         self._special_tokens = special_tokens
         self._renderer = ChatRenderer(source, name=name, bos_token=bos_token, eos_token=eos_token)
         self._tools = _parsed_tools(tools, special_tokens)
-        self._begins: dict[tuple[ChatRole, ChatRole | None], str] = {}
-        self._ends: dict[tuple[ChatRole, ChatRole | None], str] = {}
+        self._begins: dict[tuple[Role, Role | None], str] = {}
+        self._ends: dict[tuple[Role, Role | None], str] = {}
 
     @functools.cached_property
     def sequence_start(self) -> str:
@@ -111,21 +111,21 @@ class JinjaTemplate:
                 continue
         return False
 
-    def begin(self, role: ChatRole, previous: ChatRole | None) -> str:
+    def begin(self, role: Role, previous: Role | None) -> str:
         """The text from the end of the message before (or the start of the conversation) to the content."""
         key = (role, previous)
         if key not in self._begins:
             self._begins[key] = self._probe_begin(role, previous)
         return self._begins[key]
 
-    def end(self, role: ChatRole, previous: ChatRole | None) -> str:
+    def end(self, role: Role, previous: Role | None) -> str:
         """The text from the content to the end of the message."""
         key = (role, previous)
         if key not in self._ends:
             self._ends[key] = self._around_last((*self._history(role, previous), role))[1]
         return self._ends[key]
 
-    def render(self, messages: Sequence[Message], open_role: ChatRole | None) -> tuple[TemplateSpan, ...]:
+    def render(self, messages: Sequence[Message], open_role: Role | None) -> tuple[TemplateSpan, ...]:
         """A conversation up to where the content of `open_role` begins; None: to the end of the last message.
 
         For a prefix-stable template this is the sum of `begin`, content and `end`, where it does not trim contents.
@@ -148,7 +148,7 @@ class JinjaTemplate:
         except ChatTemplateError:  # it knows conversations of one turn only
             return False
 
-    def _up_to(self, messages: list[Message], open_role: ChatRole | None, sentinel: str) -> str:
+    def _up_to(self, messages: list[Message], open_role: Role | None, sentinel: str) -> str:
         """The rendering up to the content of the open role, in whose place the sentinel stands."""
         if open_role is None:
             return self._closed(messages, sentinel) if messages else ""
@@ -170,7 +170,7 @@ class JinjaTemplate:
             return rendered
         return self._rendering([*messages, ("user", sentinel)]).partition(sentinel)[0]
 
-    def _adds_up(self, roles: tuple[ChatRole, ...], *, reasons: bool) -> bool:
+    def _adds_up(self, roles: tuple[Role, ...], *, reasons: bool) -> bool:
         """Whether a conversation is written as the sum of its messages; True where the template does not take it."""
         messages = [(role, _probe_content(role, place, reasons=reasons)) for place, role in enumerate(roles)]
         try:
@@ -186,13 +186,13 @@ class JinjaTemplate:
 
     def _sum(self, messages: Sequence[Message]) -> str:
         text = ""
-        previous: ChatRole | None = None
+        previous: Role | None = None
         for role, content in messages:
             text += self.begin(role, previous) + content + self.end(role, previous)
             previous = role
         return text
 
-    def _probe_begin(self, role: ChatRole, previous: ChatRole | None) -> str:
+    def _probe_begin(self, role: Role, previous: Role | None) -> str:
         history = self._history(role, previous)
         roles = (*history, role)
         before = self._around_last(roles)[0]
@@ -217,7 +217,7 @@ class JinjaTemplate:
         asking = self._rendering(messages, asks=True)
         return asking[len(plain) :] if asking.startswith(plain) else ""
 
-    def _history(self, role: ChatRole, previous: ChatRole | None) -> tuple[ChatRole, ...]:
+    def _history(self, role: Role, previous: Role | None) -> tuple[Role, ...]:
         """A conversation ending in `previous` after which the template accepts `role`."""
         refusal: BaseException | None = None
         for history in _BEFORE[previous]:
@@ -233,7 +233,7 @@ class JinjaTemplate:
             "use the roles in the order that the model knows"
         ) from refusal
 
-    def _around_last(self, roles: tuple[ChatRole, ...]) -> tuple[str, str]:
+    def _around_last(self, roles: tuple[Role, ...]) -> tuple[str, str]:
         """The rendering before and after the last message's content."""
         rendered = self._rendering(_probes(roles))
         if roles[-1] == "system" and _sentinel(len(roles) - 1) not in rendered:
@@ -244,7 +244,7 @@ class JinjaTemplate:
         before, _, after = rendered.partition(_sentinel(len(roles) - 1))
         return before, after
 
-    def _before_user(self, roles: tuple[ChatRole, ...]) -> str:
+    def _before_user(self, roles: tuple[Role, ...]) -> str:
         """The rendering up to the content of a user message that follows: some templates join it with the system's."""
         try:
             return self._rendering(_probes((*roles, "user"))).partition(_sentinel(len(roles)))[0]
@@ -254,7 +254,7 @@ class JinjaTemplate:
     def _rendering(self, messages: Sequence[Message], *, asks: bool = False) -> str:
         return self._renderer.render(messages, tools=self._tools, asks=asks)
 
-    def _no_place(self, role: ChatRole, roles: Sequence[ChatRole]) -> ChatTemplateError:
+    def _no_place(self, role: Role, roles: Sequence[Role]) -> ChatTemplateError:
         return ChatTemplateError(
             f"the chat template of {self._name} has no place of its own for {_a(role)} message "
             f"in the conversation {', '.join(roles)}; put its text into a message of another role"
@@ -274,7 +274,7 @@ def _parsed_tools(tools: tuple[str, ...], special_tokens: tuple[str, ...]) -> li
     return parsed
 
 
-def _a(role: ChatRole | None) -> str:
+def _a(role: Role | None) -> str:
     return f"an {role}" if role == "assistant" else f"a {role}"
 
 
@@ -282,11 +282,11 @@ def _sentinel(place: int) -> str:
     return f"palmette{place}content"
 
 
-def _probes(roles: tuple[ChatRole, ...]) -> list[Message]:
+def _probes(roles: tuple[Role, ...]) -> list[Message]:
     return [(role, _sentinel(place)) for place, role in enumerate(roles)]
 
 
-def _probe_content(role: ChatRole, place: int, *, reasons: bool) -> str:
+def _probe_content(role: Role, place: int, *, reasons: bool) -> str:
     """A content that templates may change: an answer with reasoning in it, and a tool result with quotes in it."""
     content = _sentinel(place)
     if role == "assistant" and reasons:

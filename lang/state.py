@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NoReturn, Self, overload
 
 from .api import role_message
+from .chat_rendering import Role
 from .errors import ProgramError, UnknownVariableError
 from .execution import Execution
-from .expr import Expr, Role, RoleBegin, RoleEnd, as_expr
+from .expr import Expr, RoleBegin, RoleEnd, as_expr
 from .interpreter import Interpreter
 from .reference import RefExpr
 from .source_line import calling_line

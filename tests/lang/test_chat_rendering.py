@@ -13,7 +13,7 @@ from tests.lang import chat_templates
 from tests.lang.test_chat_template import SMOLLM2, SYSTEM_IGNORED, THINKING, UNSTABLE
 
 from palmette.lang.chat_rendering import Message, TemplateSpan
-from palmette.lang.chat_template import ChatRole, JinjaTemplate, PlainTemplate, chat_template
+from palmette.lang.chat_template import JinjaTemplate, PlainTemplate, Role, chat_template
 from palmette.lang.errors import ChatTemplateError
 from palmette.runtime.program import ModelInfo
 
@@ -66,7 +66,7 @@ said = st.text(alphabet="abc \n<>|é語😀'\"{}", min_size=1, max_size=12).filt
 def conversations(draw: st.DrawFn, *, system: bool) -> list[Message]:
     """Turns of user and assistant, at most one system message before them."""
     turns: list[Message] = [("system", draw(said))] if system and draw(st.booleans()) else []
-    roles: tuple[ChatRole, ...] = ("user", "assistant")
+    roles: tuple[Role, ...] = ("user", "assistant")
     return turns + [(roles[i % 2], draw(said)) for i in range(draw(st.integers(1, 5)))]
 
 
@@ -82,7 +82,7 @@ def test_a_stable_template_renders_the_sum_of_its_messages(name: str, data: st.D
         previous = role
     assert template.prefix_stable
     assert text_of(template.render(messages, None)) == text
-    following: ChatRole = "user" if previous == "assistant" else "assistant"
+    following: Role = "user" if previous == "assistant" else "assistant"
     assert text_of(template.render(messages, following)) == text + template.begin(following, previous)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from palmette.lang.chat_template import ChatRole, ChatTemplate, JinjaTemplate, PlainTemplate, chat_template
+from palmette.lang.chat_template import ChatTemplate, JinjaTemplate, PlainTemplate, Role, chat_template
 from palmette.lang.errors import ChatTemplateError
 from palmette.runtime.program import ModelInfo
 
@@ -39,10 +39,10 @@ UNSTABLE = (
 )
 
 
-def conversation(template: ChatTemplate, *messages: tuple[ChatRole, str]) -> str:
+def conversation(template: ChatTemplate, *messages: tuple[Role, str]) -> str:
     """A whole conversation, put together from begins and ends."""
     text = ""
-    previous: ChatRole | None = None
+    previous: Role | None = None
     for role, content in messages:
         text += template.begin(role, previous) + content + template.end(role, previous)
         previous = role
@@ -68,7 +68,7 @@ def rendered(source: str, *messages: tuple[str, str], bos_token: str = "", eos_t
 def test_messages_add_up_to_the_rendering(source: str) -> None:
     """Begins, contents and ends of a conversation are what the template renders for it."""
     template = JinjaTemplate(source, bos_token="<s>", eos_token="</s>")
-    messages: tuple[tuple[ChatRole, str], ...] = (
+    messages: tuple[tuple[Role, str], ...] = (
         ("user", "Hi"),
         ("assistant", "Hello!"),
         ("user", "And?"),
@@ -112,7 +112,7 @@ def test_the_assistant_opens_with_the_generation_prompt() -> None:
         ("{{ messages.append(1) }}", "user", None, "refuses a user message"),
     ],
 )
-def test_templates_that_cannot_be_used(source: str, role: ChatRole, previous: ChatRole | None, says: str) -> None:
+def test_templates_that_cannot_be_used(source: str, role: Role, previous: Role | None, says: str) -> None:
     """A role that a template refuses, moves or closes in another way later, and unsafe code, are clear errors."""
     with pytest.raises(ChatTemplateError, match=f"(?s)the chat template of tiny.*{says}"):
         JinjaTemplate(source, name="tiny").begin(role, previous)
