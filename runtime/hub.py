@@ -20,6 +20,7 @@ _OTHERS = (
     "special_tokens_map.json",
     "added_tokens.json",
     "tokenizer.model",
+    "tiktoken.model",
     "*.tiktoken",
     "vocab.json",
     "merges.txt",

@@ -28,7 +28,8 @@ class TokenizerFiles:
     Attributes:
         source: the folder or file, for errors.
         tokenizer_json: text of tokenizer.json, or of the one that the files amount to.
-        tokenizer_config: of tokenizer_config.json, and what special_tokens_map.json and added_tokens.json say besides.
+        tokenizer_config: of tokenizer_config.json, and what special_tokens_map.json, chat_template.json and
+            added_tokens.json say besides.
         config, generation_config: the JSON files of those names, empty where missing.
         chat_template_file: text of chat_template.jinja.
     """
@@ -99,7 +100,8 @@ def damage_named(source: str) -> Iterator[None]:
 
 def _tokenizer(folder: Path) -> tuple[str, dict[str, Any]]:
     """Text of tokenizer.json, and tokenizer_config.json, from what a folder holds."""
-    config = _optional(folder / "special_tokens_map.json") | _optional(folder / "tokenizer_config.json")
+    beside = _optional(folder / "special_tokens_map.json") | _optional(folder / "chat_template.json")
+    config = beside | _optional(folder / "tokenizer_config.json")
     if (path := folder / "tokenizer.json").is_file():
         return read_text(path), config
     config = _with_added_tokens(config, folder / "added_tokens.json")

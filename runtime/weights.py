@@ -157,7 +157,7 @@ def open_checkpoint(path: Path, model_impl: ModelImpl = "auto") -> Checkpoint:
         return NativeCheckpoint(path, gguf.config(), gguf)
     if model_impl != "transformers":
         try:
-            return NativeCheckpoint(path, load_config(path))
+            return NativeCheckpoint(path, ModelConfig.from_folder(path))
         except UnsupportedModelError as error:
             if model_impl == "native":
                 raise

@@ -73,6 +73,13 @@ def test_only_the_files_that_are_used_are_fetched(hub: FakeHub) -> None:
     assert [done for _, done, _ in steps] == sorted(done for _, done, _ in steps)
 
 
+@pytest.mark.parametrize("name", ["tiktoken.model", "qwen.tiktoken", "merges.txt", "chat_template.json"])
+def test_every_form_of_a_tokenizer_is_fetched(hub: FakeHub, name: str) -> None:
+    """What a folder may hold its tokenizer and chat template in, a repository may too."""
+    (hub.models[ID] / name).write_text("{}")
+    assert (fetch(ID) / name).is_file()
+
+
 def test_an_id_is_launched_and_then_launched_offline(hub: FakeHub) -> None:
     """The engine is named as it was asked for; the second time nothing is asked of the hub."""
     params = SamplingParams(temperature=0, max_tokens=4)

@@ -318,6 +318,15 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path)
 
 
+def test_a_chat_template_may_lie_in_a_json_file_beside_the_tokenizer(tmp_path: Path) -> None:
+    """As multimodal models have it; one in tokenizer_config.json wins."""
+    folder = write_tiny_model(tmp_path)
+    (folder / "chat_template.json").write_text('{"chat_template": "beside"}')
+    assert "im_start" in (Tokenizer.load(folder).chat_template or "")
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+    assert Tokenizer.load(folder).chat_template == "beside"
+
+
 def test_chat_templates_are_found_in_all_three_places(tmp_path: Path) -> None:
     """A file of its own wins; a list holds a default."""
     folder = write_tiny_model(tmp_path)
