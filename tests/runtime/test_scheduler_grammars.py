@@ -1,0 +1,268 @@
+"""The scheduler on a fake model: requests that are held to a grammar."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from tests.fake_grammar import (
+    InlineExecutor,
+    ManualExecutor,
+    ScriptedCompiler,
+    ScriptedGrammar,
+    scripted_brackets,
+    scripted_chain,
+)
+from tests.fake_runner import END_ID, VOCABULARY, token
+from tests.fakes import FakeEngine, make_request
+from tests.scheduler_examples import BRACKETS, CALL, CODE, DIGITS, FIXED, GRAMMARS, WORD, prompt, run_one
+
+from palmette.constrained import Grammar, GrammarError, GrammarLimitError, UnsupportedGrammarError, compile_grammar
+from palmette.runtime.errors import EngineError, RequestError
+
+
+@pytest.mark.parametrize("jump_forward", [True, False])
+@pytest.mark.parametrize("grammar", GRAMMARS)
+def test_constrained_answers_match(grammar: Any, jump_forward: bool) -> None:
+    """Every grammar is matched in full, with and without jumping over forced text."""
+    for seed in range(8):
+        request = make_request("r", prompt(seed), grammar=grammar.grammar, max_tokens=40)
+        run_one(request, jump_forward=jump_forward).check_answer(request)
+
+
+def test_forced_text_is_not_sampled() -> None:
+    """Forced tokens cost no step of their own: they are appended and computed in one longer row."""
+    request = make_request("r", prompt(1), grammar=CALL.grammar)
+    engine = run_one(request)
+    assert request.forced == 4
+    assert engine.scheduler.stats().steps == 1
+    assert run_one(make_request("r", prompt(1), grammar=CALL.grammar), jump_forward=False).scheduler.stats().steps == 5
+
+
+def test_a_fully_forced_answer_needs_no_step() -> None:
+    """Where the grammar leaves no choice at all the answer is there at once, and a jump ends at a final state."""
+    request = make_request("r", prompt(1), grammar=FIXED.grammar)
+    engine = run_one(request)
+    assert (engine.texts["r"], request.finish_reason, request.forced) == ("xy", "grammar", 2)
+    assert engine.runner.computed == 0
+
+
+def test_no_jump_where_logprobs_are_wanted() -> None:
+    """Every token of a request with logprobs is sampled, so that it has one."""
+    request = make_request("r", prompt(1), grammar=CALL.grammar, logprobs=0)
+    run_one(request).check_answer(request)
+    assert request.forced == 0
+    assert len(request.logprobs) == 5
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 40))
+def test_constrained_answers_are_complete(max_tokens: int) -> None:
+    """However short the budget, and though one token may lengthen the shortest ending, the answer matches in full."""
+    for seed in range(4):
+        request = make_request("r", prompt(seed), grammar=BRACKETS.grammar, max_tokens=max_tokens, presence_penalty=0.1)
+        run_one(request).check_answer(request)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"[ab]{2,}(c\.[a-f]{9})*", r"(the |[a-z]{12})\.\n?", r"é([0-9]{3}(\.[0-9]+)?)+"],
+    ids=["repeat", "branches", "utf-8"],
+)
+def test_real_grammars_are_matched_in_full(pattern: str) -> None:
+    """With the real compiler, every answer matches its pattern whatever the budget, or fails before it runs."""
+    engine = FakeEngine(num_pages=2000, compiler=lambda g: compile_grammar(g, VOCABULARY), jump_forward=False)
+    requests = [
+        make_request(
+            f"{n}/{seed}", prompt(seed), grammar=Grammar.regex(pattern), max_tokens=n, temperature=1.0, seed=seed
+        )
+        for n in range(1, 30)
+        for seed in range(3)
+    ]
+    engine.add(*requests)
+    engine.run()
+    assert sum(request.status == "finished" for request in requests) > 40
+    for request in requests:
+        if request.status == "failed":
+            assert isinstance(request.error, RequestError)
+            assert request.computed_tokens == 0
+        else:
+            assert re.fullmatch(pattern, engine.texts[request.id])
+    engine.check_empty()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_token_that_lengthens_the_ending_beyond_a_large_budget_is_not_taken(seed: int) -> None:
+    """However much of the budget is left, the answer matches in full."""
+    far = scripted_brackets("far", 1500)
+    engine = FakeEngine(num_pages=2048, grammars=[far], jump_forward=False)
+    request = make_request("r", prompt(seed), grammar=far.grammar, max_tokens=1300)
+    engine.add(request)
+    engine.run()
+    engine.check_answer(request)
+
+
+def test_a_grammar_that_met_its_limits_is_compiled_anew() -> None:
+    """Its states are shared, so the next request that asks for it must not get the full ones."""
+
+    class Limited(ScriptedGrammar):
+        def advance(self, state: int, token_id: int) -> int | None:
+            raise GrammarLimitError("the grammar met too many states")
+
+    compiler = ScriptedCompiler(Limited(CODE.grammar, CODE.transitions, [3]))
+    engine = FakeEngine(compiler=compiler)
+    for name in ("first", "second"):
+        request = make_request(name, prompt(1), grammar=CODE.grammar)
+        engine.add(request)
+        engine.run()
+        assert isinstance(request.error, GrammarLimitError)
+    assert len(compiler.calls) == 2
+    engine.check_empty()
+
+
+def test_a_budget_too_short_for_the_grammar_is_an_error_with_the_number() -> None:
+    """If not even the shortest match fits, the request fails before it runs and says how many tokens it takes."""
+    request = make_request("r", prompt(1), grammar=CALL.grammar, max_tokens=4)
+    engine = run_one(request)
+    assert isinstance(request.error, RequestError)
+    assert "takes 5 tokens, but max_tokens=4; allow at least 5" in str(request.error)
+    assert engine.runner.computed == 0
+    request = make_request("r", prompt(1), grammar=CALL.grammar)
+    run_one(request, context_length=9)
+    assert "max_tokens=128, of which 3 fit the context" in str(request.error)
+
+
+def test_a_complete_grammar_wins_over_min_tokens() -> None:
+    """min_tokens does not keep a finished grammar going."""
+    request = make_request("r", prompt(1), grammar=CODE.grammar, min_tokens=10)
+    run_one(request).check_answer(request)
+    assert (request.num_output, request.finish_reason) == (3, "grammar")
+
+
+def test_stop_strings_end_constrained_text_only_where_the_grammar_accepts() -> None:
+    """A stop string in an incomplete answer is ordinary text; in a complete one it ends it."""
+    stops = tuple("0123456789")
+    request = make_request("r", prompt(1), grammar=CODE.grammar, stop=stops)
+    engine = run_one(request)
+    assert len(engine.texts["r"]) == 3
+    assert request.finish_reason == "grammar"
+    request = make_request("r", prompt(2), grammar=WORD.grammar, stop=("a", "b", "c"))
+    engine = run_one(request)
+    assert request.finish_reason == "stop"
+    assert len(engine.texts["r"]) >= 2
+
+
+def test_stop_tokens_end_constrained_text_only_where_the_grammar_accepts() -> None:
+    """The same holds for stop token ids."""
+    letters = tuple(token(letter) for letter in "abc")
+    request = make_request("r", prompt(1), grammar=WORD.grammar, stop_token_ids=letters)
+    engine = run_one(request)
+    assert len(engine.texts["r"]) == 2
+    assert request.finish_reason == "stop"
+
+
+def test_interleaved_grammars_do_not_mix() -> None:
+    """Rows of different grammars and of none, in changing batches and a small mask table, keep their own masks."""
+    engine = FakeEngine(num_pages=800, grammars=GRAMMARS, mask_rows=12, max_running_requests=8, chunk_size=40)
+    requests = [
+        make_request(f"{i}/{j}", prompt(i), temperature=1.0, seed=i, max_tokens=20, grammar=grammar)
+        for i in range(7)
+        for j, grammar in enumerate([*(scripted.grammar for scripted in GRAMMARS), None])
+    ]
+    for request in requests:
+        engine.add(request)
+        engine.step()
+    engine.run()
+    for request in requests:
+        engine.check_answer(request)
+
+
+def test_a_full_mask_table_fails_that_request_only() -> None:
+    """Who gets no row fails with an error; who has one goes on, and the rows come back."""
+    engine = FakeEngine(grammars=GRAMMARS, mask_rows=1)
+    requests = [make_request(g.grammar.source, prompt(1), grammar=g.grammar) for g in (CODE, WORD)]
+    engine.add(*requests)
+    engine.run()
+    engine.check_answer(requests[0])
+    assert requests[1].status == "failed"
+    assert "mask table" in str(requests[1].error)
+    again = make_request("again", prompt(1), grammar=WORD.grammar)
+    engine.add(again)
+    engine.run()
+    engine.check_answer(again)
+    engine.check_empty()
+
+
+def test_an_exception_in_a_matcher_fails_that_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect in a grammar's automaton ends its request with the cause; others go on."""
+    broken = scripted_chain("broken", [DIGITS, DIGITS])
+
+    def advance(state: int, token_id: int) -> int:
+        raise ZeroDivisionError("defect")
+
+    monkeypatch.setattr(broken, "advance", advance)
+    engine = FakeEngine(grammars=[broken, CODE])
+    bad, good = (make_request(g.grammar.source, prompt(1), grammar=g.grammar) for g in (broken, CODE))
+    engine.add(bad, good)
+    engine.run()
+    assert isinstance(bad.error, EngineError)
+    assert isinstance(bad.error.__cause__, ZeroDivisionError)
+    engine.check_answer(good)
+    engine.check_empty()
+
+
+def test_a_bad_grammar_fails_its_request_only() -> None:
+    """The compiler's error is the request's."""
+    error = UnsupportedGrammarError("no lookbehind", pointer="@3")
+    bad = Grammar.regex("bad")
+    engine = FakeEngine(compiler=ScriptedCompiler(CODE, failing={bad: error}), grammars=[CODE])
+    requests = [make_request("a", prompt(1), grammar=bad), make_request("b", prompt(2), grammar=CODE.grammar)]
+    engine.add(*requests)
+    engine.run()
+    assert requests[0].error is error
+    assert isinstance(error, GrammarError)
+    engine.check_answer(requests[1])
+
+
+def test_a_compiling_grammar_blocks_nobody() -> None:
+    """Others run while a grammar compiles; with nothing else to do the scheduler says that it cannot step."""
+    executor = ManualExecutor()
+    engine = FakeEngine(grammars=GRAMMARS, executor=executor)
+    woken: list[bool] = []
+    engine.scheduler.on_grammar_ready(lambda: woken.append(engine.scheduler.can_step))
+    slow, quick = make_request("slow", prompt(1), grammar=CODE.grammar), make_request("quick", prompt(2), max_tokens=3)
+    engine.add(slow, quick)
+    engine.run()
+    assert [request.id for request in engine.finished] == ["quick"]
+    assert engine.scheduler.has_work
+    assert not engine.scheduler.can_step
+    assert engine.scheduler.stats().compiling == 1
+    executor.run_next()
+    assert woken == [True]
+    engine.run()
+    engine.check_answer(slow)
+
+
+def test_an_engine_without_grammars_refuses_them() -> None:
+    """A request with a grammar is refused where there is no mask table; it never runs unconstrained."""
+    engine = FakeEngine()
+    engine.scheduler._mask_table = None
+    with pytest.raises(RequestError, match="without grammars"):
+        engine.scheduler.add(make_request("r", prompt(1), grammar=CODE.grammar))
+
+
+def test_close_stops_compiling() -> None:
+    """Closing shuts the grammar queue's executor down."""
+    engine = FakeEngine(executor=InlineExecutor(), grammars=GRAMMARS)
+    engine.scheduler.close()
+    assert not engine.scheduler.has_work
+
+
+def test_end_ids_of_a_constrained_answer() -> None:
+    """Where the grammar accepts, an end token of either kind ends it, with ignore_eos too."""
+    for ignore_eos in (False, True):
+        request = make_request("r", prompt(4), grammar=WORD.grammar, ignore_eos=ignore_eos, max_tokens=200)
+        run_one(request)
+        assert request.finish_reason == "stop"
+        assert request.matched in (END_ID, 2)
+        assert request.num_output >= 3
