@@ -7,14 +7,16 @@ Every configuration can reach an end (`simplify` removed what cannot), so every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import GrammarLimitError
 from .limits import CompileLimits
-from .program import RETURN, Op, Program
+from .program import RETURN, Op, Program, Words, shortest_without
+from .rules import NOTHING
 
 UNKNOWN = -1
 DEAD = -2
@@ -65,6 +67,13 @@ class LazyAutomaton:
         """Mask of the bytes that may follow `state`: bit b is byte b."""
         return self._bytes[state]
 
+    def flags(self, state: int) -> int:
+        """The flags (rules.py) of the places that may take the next byte, joined."""
+        flags = 0
+        for config in self._configs[state]:
+            flags |= self._program.positions[config % len(self._program.positions)].flags
+        return flags
+
     def ending_length(self, state: int) -> int:
         """Bytes of a shortest ending from `state`; 0 exactly where it is accepting."""
         if self._accepting[state]:
@@ -93,7 +102,7 @@ class LazyAutomaton:
 
     def _length(self, config: _Config) -> int:
         frame, here = divmod(config, len(self._program.positions))
-        return self._program.shortest[here] + self._frames.rest[frame]
+        return self._frames.length(here, frame) + self._frames.rest[frame]
 
     def _position_mask(self, config: _Config) -> int:
         return self._program.positions[config % len(self._program.positions)].mask
@@ -106,9 +115,11 @@ class LazyAutomaton:
         for config in self._configs[state]:
             frame, here = divmod(config, len(positions))
             mask = positions[here].mask
+            told_apart = self._frames.told_apart(frame)
+            alike &= 1 << byte if told_apart >> byte & 1 else ~told_apart
             if mask >> byte & 1:
                 alike &= mask
-                targets.append(frame * len(positions) + positions[here].next)
+                targets.append(self._frames.step(frame, byte) * len(positions) + positions[here].next)
             else:
                 alike &= ~mask
         target = self._intern(targets)
@@ -196,6 +207,10 @@ class _Frames:
         self._program = program
         self._frames: list[tuple[int, int, int]] = [(RETURN, 0, self.BOTTOM)]
         self._ids: dict[tuple[int, int, int], int] = {}
+        self._words: dict[int, Words] = {}  # of each EXCEPT
+        self._graph_states: list[tuple[int, Hashable]] = []  # (owner, state), by id
+        self._graph_ids: dict[tuple[int, Hashable], int] = {}
+        self._graph_costs: dict[int, list[float]] = {}
         self.rest: list[int] = [0]  # [frames] fewest bytes after the frame's own rule or round has returned
 
     def follow(self, here: int, frame: int) -> list[tuple[int, int]]:
@@ -210,11 +225,82 @@ class _Frames:
                 return [(position.body, below)]
             case Op.REPEAT:
                 return self._rounds(here, 0, frame)
+            case Op.GRAPH:
+                assert position.graph is not None
+                return self._graph_moves(here, self._graph_id(here, position.graph.state), frame)
+            case Op.EXCEPT:
+                return [(position.body, self._push(here, 0, frame))]
             case _:
-                owner, rounds, below = self._frames[frame]
-                if self._program.positions[owner].op is Op.CALL:
-                    return [(self._program.positions[owner].next, below)]
-                return self._rounds(owner, rounds + 1, below)
+                return self._return(frame)
+
+    def _return(self, frame: int) -> list[tuple[int, int]]:
+        owner, payload, below = self._frames[frame]
+        position = self._program.positions[owner]
+        match position.op:
+            case Op.CALL:
+                return [(position.next, below)]
+            case Op.GRAPH:
+                return self._graph_moves(owner, payload, below)
+            case Op.EXCEPT:
+                return [(position.next, below)] if self._words_of(owner).allows_end(payload) else []
+            case _:
+                return self._rounds(owner, payload + 1, below)
+
+    def step(self, frame: int, byte: int) -> int:
+        """The frame after a byte was taken right under it: an EXCEPT follows its words."""
+        owner, payload, below = self._frames[frame]
+        if self._program.positions[owner].op is not Op.EXCEPT or payload < 0:
+            return frame
+        return self._push(owner, self._words_of(owner).step(payload, byte), below)
+
+    def told_apart(self, frame: int) -> int:
+        """Mask of the bytes that `step` tells apart."""
+        owner, payload, _ = self._frames[frame]
+        if self._program.positions[owner].op is not Op.EXCEPT or payload < 0:
+            return 0
+        return sum(1 << byte for byte in self._words_of(owner).after[payload])
+
+    def length(self, here: int, frame: int) -> int:
+        """Fewest bytes from a position to the RETURN of the rule, round, edge or body that `frame` stands for."""
+        owner, payload, _ = self._frames[frame]
+        if self._program.positions[owner].op is not Op.EXCEPT:
+            return self._program.shortest[here]
+        return shortest_without(self._program.positions, here, self._words_of(owner), payload)
+
+    def _words_of(self, owner: int) -> Words:
+        if owner not in self._words:
+            self._words[owner] = Words(self._program.positions[owner].words)
+        return self._words[owner]
+
+    def _graph_id(self, owner: int, state: Hashable) -> int:
+        key = owner, state
+        if key not in self._graph_ids:
+            self._graph_ids[key] = len(self._graph_states)
+            self._graph_states.append(key)
+        return self._graph_ids[key]
+
+    def _graph_moves(self, owner: int, payload: int, below: int) -> list[tuple[int, int]]:
+        position = self._program.positions[owner]
+        state = self._graph_states[payload][1]
+        assert position.graph is not None
+        spec = position.graph.spec
+        moves = [(position.next, below)] if spec.ends(state) else []
+        for body, after in spec.edges(state):
+            costs = self._costs_of(owner)
+            if costs[body] < math.inf and spec.cost(after, costs) < math.inf:
+                moves.append((position.targets[body], self._push(owner, self._graph_id(owner, after), below)))
+        return moves
+
+    def _costs_of(self, owner: int) -> list[float]:
+        known = self._graph_costs.get(owner)
+        if known is None:
+            position = self._program.positions[owner]
+            assert position.graph is not None
+            known = self._graph_costs[owner] = [
+                math.inf if body == NOTHING else float(self._program.shortest[target])
+                for body, target in zip(position.graph.bodies, position.targets, strict=True)
+            ]
+        return known
 
     def _rounds(self, owner: int, done: int, below: int) -> list[tuple[int, int]]:
         position = self._program.positions[owner]
@@ -239,6 +325,9 @@ class _Frames:
     def _rest(self, owner: int, done: int) -> int:
         position = self._program.positions[owner]
         after = self._program.shortest[position.next]
-        if position.op is Op.CALL:
+        if position.op is Op.GRAPH:
+            assert position.graph is not None
+            return after + int(position.graph.spec.cost(self._graph_states[done][1], self._costs_of(owner)))
+        if position.op is not Op.REPEAT:
             return after
         return after + max(0, position.low - done - 1) * self._program.shortest[position.body]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .limits import CompileLimits
-from .rules import ALL_BYTES, Choice, Node, Repeat, RuleRef, Rules, Sequence, postorder
-from .simplify import simplify
+from .rules import ALL_BYTES, Node, RuleRef, Rules, children, postorder
+from .simplify import remake, simplify
 
 
 def embed(inner: Rules, prefix: str, rules: dict[str, Node], limits: CompileLimits) -> RuleRef:
@@ -23,15 +23,6 @@ def embed(inner: Rules, prefix: str, rules: dict[str, Node], limits: CompileLimi
 def _prefixed(root: Node, prefix: str) -> Node:
     new: dict[int, Node] = {}
     for node in postorder(root):
-        match node:
-            case RuleRef(name):
-                new[id(node)] = RuleRef(prefix + name)
-            case Sequence(parts):
-                new[id(node)] = Sequence(tuple(new[id(part)] for part in parts))
-            case Choice(options):
-                new[id(node)] = Choice(tuple(new[id(option)] for option in options))
-            case Repeat(body, least, most):
-                new[id(node)] = Repeat(new[id(body)], least, most)
-            case _:
-                new[id(node)] = node
+        parts = [new[id(part)] for part in children(node)]
+        new[id(node)] = RuleRef(prefix + node.name) if isinstance(node, RuleRef) else remake(node, parts)
     return new[id(root)]

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from .limits import CompileLimits, Growth
 from .rules import (
     EMPTY,
-    ByteClass,
     Choice,
-    Literal,
     Node,
     Repeat,
     RuleRef,
@@ -32,7 +30,7 @@ from .rules import (
     postorder,
     rules_that_hold,
 )
-from .simplify import choice, nonempty, repeat, sequence
+from .simplify import choice, nonempty, remake, repeat, sequence
 
 
 def without_left_recursion(grammar: Rules, limits: CompileLimits) -> Rules:
@@ -75,14 +73,8 @@ def _with_optional_calls(root: Node, nullable: Set[str]) -> Node:
         match node:
             case RuleRef(name) if name in nullable:
                 new[id(node)] = optional(node)
-            case Sequence(parts):
-                new[id(node)] = sequence(new[id(part)] for part in parts)
-            case Choice(options):
-                new[id(node)] = Choice(tuple(new[id(option)] for option in options))
-            case Repeat(body, least, most):
-                new[id(node)] = repeat(new[id(body)], least, most)
             case _:
-                new[id(node)] = node
+                new[id(node)] = remake(node, [new[id(part)] for part in children(node)])
     return new[id(root)]
 
 
@@ -192,6 +184,6 @@ def _split(root: Node, cycle: Set[str], growth: Growth) -> _Split:
                     split.add(done[id(part)], sequence(parts[index + 1 :]), growth)
                     if not empty[id(part)]:
                         break
-            case Literal() | ByteClass() | RuleRef():
+            case _:  # what is left begins with no call
                 split.base = [] if empty[id(node)] else [node]
     return done[id(root)]

@@ -6,7 +6,10 @@ A front end (regex.py, json_schema.py, ebnf.py and the like) builds `Rules`; sim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Mapping, Set
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from .components import components
@@ -59,7 +62,67 @@ class RuleRef:
     name: str
 
 
-Node = Literal | ByteClass | Sequence | Choice | Repeat | RuleRef
+@dataclass(frozen=True, slots=True)
+class Except:
+    """What `body` matches, less `words`. `body` may call rules only as the last thing it does, and counts nothing."""
+
+    body: Node
+    words: frozenset[bytes]
+
+
+OPEN_OBJECT = 1
+"""Flag of the ``{`` of an object that may have keys which its rules do not name."""
+UNIQUE_ARRAY = 2
+"""Flag of the ``[`` of an array whose elements must differ."""
+OPEN_KEY = 4
+"""Flag of a key that the rules do not name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flagged:
+    """`body`, whose bytes are known by `flags` to whoever follows the text (distinct.py)."""
+
+    body: Node
+    flags: int
+
+
+class StateGraph(ABC):
+    """A graph whose edges are things to match: a set of texts that would take too many rules to write down.
+
+    Its states are values, made as they are reached. Bodies are known by their index in `Graph.bodies`, and none of them
+    matches the empty string.
+    """
+
+    @abstractmethod
+    def edges(self, state: Hashable) -> Iterable[tuple[int, Hashable]]:
+        """(index of a body, state after it) for everything that may come in `state`; dead ends may be among them."""
+
+    @abstractmethod
+    def ends(self, state: Hashable) -> bool:
+        """Whether nothing more need come in `state`."""
+
+    @abstractmethod
+    def cost(self, state: Hashable, costs: Items[float]) -> float:
+        """The least sum of `costs` ([bodies]) on a way from `state` to one that ends; infinite where there is none.
+
+        A body of infinite cost matches nothing. A cost that is lower may only lower the result.
+        """
+
+    def near(self, state: Hashable, horizon: int) -> Hashable:
+        """A state that may stand for `state` as far as the next `horizon` bodies go: counts far from their bounds."""
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The texts of the ways through `spec` from `state` to an end."""
+
+    spec: StateGraph
+    bodies: tuple[Node, ...]
+    state: Hashable
+
+
+Node = Literal | ByteClass | Sequence | Choice | Repeat | RuleRef | Except | Flagged | Graph
 
 EMPTY = Literal(b"")
 NOTHING = Choice(())
@@ -90,7 +153,9 @@ def children(node: Node) -> tuple[Node, ...]:
         return node.parts  # type: ignore[union-attr]  # mypy does not narrow by `kind is`
     if kind is Choice:
         return node.options  # type: ignore[union-attr]  # as above
-    return (node.body,) if isinstance(node, Repeat) else ()
+    if kind is Graph:
+        return node.bodies  # type: ignore[union-attr]  # as above
+    return (node.body,) if isinstance(node, Repeat | Except | Flagged) else ()
 
 
 def postorder(root: Node) -> list[Node]:
@@ -125,7 +190,17 @@ def holds(root: Node, known: Set[str], *, leaf: Callable[[Literal | ByteClass], 
                 value[id(node)] = least == 0 or value[id(body)]
             case RuleRef(name):
                 value[id(node)] = name in known
+            case Flagged(body, _) | Except(body, _):
+                value[id(node)] = value[id(body)]
+            case Graph():
+                value[id(node)] = _graph_holds(node, lambda body: value[id(body)])
     return value
+
+
+def _graph_holds(graph: Graph, holding: Callable[[Node], bool]) -> bool:
+    """Whether some way to an end takes only bodies that hold."""
+    costs = [0.0 if holding(body) else math.inf for body in graph.bodies]
+    return graph.spec.cost(graph.state, costs) < math.inf
 
 
 def is_productive_leaf(node: Literal | ByteClass) -> bool:
@@ -148,11 +223,13 @@ def rules_that_hold(rules: Mapping[str, Node], leaf: Callable[[Literal | ByteCla
     users: dict[int, list[Node]] = {}  # by id() of a node, those that wait for it
     calls: dict[str, list[Node]] = {}
     todo: list[Node] = []
+    done: set[int] = set()
     for node in {id(node): node for root in rules.values() for node in postorder(root)}.values():
         if isinstance(node, RuleRef):
             calls.setdefault(node.name, []).append(node)
         elif _holds_alone(node, leaf):
             todo.append(node)
+            done.add(id(node))
         else:
             missing[id(node)] = len(node.parts) if isinstance(node, Sequence) else 1
             for part in children(node):
@@ -163,12 +240,17 @@ def rules_that_hold(rules: Mapping[str, Node], leaf: Callable[[Literal | ByteCla
     known: set[str] = set()
     while todo:
         node = todo.pop()
+        done.add(id(node))
         for name in names.get(id(node), ()):
             known.add(name)
             todo.extend(calls.pop(name, ()))
         for user in users.get(id(node), ()):
             missing[id(user)] -= 1
-            if missing[id(user)] == 0:
+            if isinstance(user, Graph):
+                if id(user) not in done and _graph_holds(user, lambda body: id(body) in done):
+                    done.add(id(user))
+                    todo.append(user)
+            elif missing[id(user)] == 0:
                 todo.append(user)
     return known
 
@@ -177,6 +259,8 @@ def _holds_alone(node: Node, leaf: Callable[[Literal | ByteClass], bool]) -> boo
     """Whether a node that is no reference has the property of `holds` whatever its parts are."""
     if isinstance(node, Literal | ByteClass):
         return leaf(node)
+    if isinstance(node, Graph):
+        return node.spec.ends(node.state)
     return node.min == 0 if isinstance(node, Repeat) else node == Sequence(())
 
 
@@ -249,6 +333,12 @@ def left_calls(root: Node, nullable: set[str]) -> dict[str, bool]:
                 todo.extend((option, is_tail) for option in options)
             case Repeat(body, _, most):
                 todo.append((body, is_tail and most == 1))
+            case Flagged(body, _):
+                todo.append((body, is_tail))
+            case Except(body, _):
+                todo.append((body, False))
+            case Graph(_, bodies, _):
+                todo.extend((body, False) for body in bodies)
             case Sequence(parts):
                 for index, part in enumerate(parts):
                     todo.append((part, is_tail and index == len(parts) - 1))

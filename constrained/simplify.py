@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Set
 
 from .errors import UnsatisfiableGrammarError
@@ -11,12 +12,16 @@ from .rules import (
     NOTHING,
     ByteClass,
     Choice,
+    Except,
+    Flagged,
+    Graph,
     Literal,
     Node,
     Repeat,
     RuleRef,
     Rules,
     Sequence,
+    children,
     holds,
     is_nullable_leaf,
     is_productive_leaf,
@@ -97,15 +102,31 @@ def _rebuild(root: Node, leaf: Callable[[Literal | ByteClass], Node], reference:
         match node:
             case RuleRef(name):
                 new[id(node)] = reference(name)
-            case Sequence(parts):
-                new[id(node)] = sequence(new[id(part)] for part in parts)
-            case Choice(options):
-                new[id(node)] = choice(new[id(option)] for option in options)
-            case Repeat(body, least, most):
-                new[id(node)] = repeat(new[id(body)], least, most)
-            case _:
+            case Literal() | ByteClass():
                 new[id(node)] = leaf(node)
+            case _:
+                new[id(node)] = remake(node, [new[id(part)] for part in children(node)])
     return new[id(root)]
+
+
+def remake(node: Node, parts: list[Node]) -> Node:
+    """`node` with `parts` for its `children`, in its simplest form; leaves and references as they are."""
+    match node:
+        case Sequence():
+            return sequence(parts)
+        case Choice():
+            return choice(parts)
+        case Repeat(_, least, most):
+            return repeat(parts[0], least, most)
+        case Except(_, words):
+            return Except(parts[0], words) if parts[0] != NOTHING else NOTHING
+        case Flagged(_, flags):
+            return Flagged(parts[0], flags) if parts[0] not in (NOTHING, EMPTY) else parts[0]
+        case Graph(spec, _, state):
+            costs = [math.inf if part == NOTHING else 0.0 for part in parts]
+            return Graph(spec, tuple(parts), state) if spec.cost(state, costs) < math.inf else NOTHING
+        case _:
+            return node
 
 
 def sequence(parts: Iterable[Node]) -> Node:
@@ -164,16 +185,10 @@ class _EmptyRounds:
         new: dict[int, Node] = {}
         for node in postorder(root):
             match node:
-                case Sequence(parts):
-                    new[id(node)] = sequence(new[id(part)] for part in parts)
-                case Choice(options):
-                    new[id(node)] = choice(new[id(option)] for option in options)
                 case Repeat(body, _, most) if _counts(node) and empty[id(body)]:
                     new[id(node)] = repeat(self._nonempty(new[id(body)]), 0, most)
-                case Repeat(body, least, most):
-                    new[id(node)] = repeat(new[id(body)], least, most)
                 case _:
-                    new[id(node)] = node
+                    new[id(node)] = remake(node, [new[id(part)] for part in children(node)])
         return new[id(root)]
 
     def _nonempty(self, root: Node) -> Node:
@@ -207,6 +222,11 @@ def nonempty(root: Node, nullable: Set[str], growth: Growth, twin: Callable[[str
                 new[id(node)] = choice(new[id(option)] for option in options)
             case Repeat(body, _, most) if most != 0:
                 new[id(node)] = repeat(new[id(body)], 1, most)
+            case Flagged(body, _) | Except(body, _):
+                new[id(node)] = remake(node, [new[id(body)]])
+            case Graph(spec, bodies, state):
+                edges = spec.edges(state)
+                new[id(node)] = choice(sequence((bodies[edge], Graph(spec, bodies, end))) for edge, end in edges)
             case _:
                 new[id(node)] = NOTHING
     return new[id(root)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,9 @@ from palmette.constrained.rules import (
     NOTHING,
     ByteClass,
     Choice,
+    Except,
+    Flagged,
+    Graph,
     Literal,
     Node,
     Repeat,
@@ -55,6 +59,12 @@ class Derivatives:
                 return low == 0 or self.accepts(body)
             case RuleRef(name):
                 return name in self._nullable
+            case Flagged(body, _):
+                return self.accepts(body)
+            case Except(body, words):
+                return self.accepts(body) and b"" not in words
+            case Graph(spec, _, state):
+                return spec.ends(state)
 
     def after(self, node: Node, byte: int) -> Node:
         """What may follow `byte` in the texts of `node`; NOTHING if it may not come."""
@@ -74,6 +84,23 @@ class Derivatives:
                 return sequence((self.after(body, byte), rest))
             case RuleRef(name):
                 return self.after(self._rules[name], byte)
+            case Flagged(body, _):
+                return self.after(body, byte)
+            case Except(body, words):
+                left = frozenset(word[1:] for word in words if word[:1] == bytes([byte]))
+                after = self.after(body, byte)
+                return Except(after, left) if after != NOTHING and (left != {b""} or after != EMPTY) else NOTHING
+            case Graph():
+                return self._after_graph(node, byte)
+
+    def _after_graph(self, graph: Graph, byte: int) -> Node:
+        costs = [math.inf if body == NOTHING else 0.0 for body in graph.bodies]
+        options = []
+        for body, state in graph.spec.edges(graph.state):
+            if graph.spec.cost(state, costs) < math.inf:
+                rest = Graph(graph.spec, graph.bodies, state)
+                options.append(sequence((self.after(graph.bodies[body], byte), rest)))
+        return choice(dict.fromkeys(options))
 
     def _after_sequence(self, parts: tuple[Node, ...], byte: int) -> Node:
         options = []
