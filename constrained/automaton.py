@@ -1,333 +1,432 @@
 """The automaton of a grammar over bytes, made as far as it is used.
 
 A state is a set of *configurations*: a position that takes a byte, and the stack of what returns afterwards. Stacks are
-interned linked frames, one a call or a counted repetition in progress, so recursion and large counts need no unrolling.
-Every configuration can reach an end (`simplify` removed what cannot), so every state can.
+interned linked frames, one a call, a counted repetition, a graph or a text with words left out that is in progress, so
+recursion and large counts need no unrolling. Only configurations that can reach an end are kept, so every state can.
+
+machine.py does the work on arrays; this class owns them, makes them larger, and expands graphs when they are met.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import GrammarLimitError
 from .limits import CompileLimits
-from .program import RETURN, Op, Program, Words, shortest_without
+from .program import INFINITE, RETURN, Field, Op, Program
 from .rules import NOTHING
+from .vocabulary import TokenTrie
 
-UNKNOWN = -1
 DEAD = -2
+UNKNOWN = -1
+_FAILED = -3
 
-_Config = int  # frame * len(positions) + position
-_Closure = tuple[frozenset[_Config], bool]  # configurations that take a byte, and whether the text may end here
+_NO_TRIE = TokenTrie(np.zeros((1, 4), np.int32), np.zeros(0, np.int32))
+_NO_LANDING = np.zeros(0, np.int32)
+_NO_BITS = np.zeros(0, np.uint32)
 
 
 class LazyAutomaton:
     """States by small ids, with memoised transitions.
 
+    One thread at a time may use it. Any method that makes states may raise `GrammarLimitError`.
+
     Attributes:
-        table: [capacity, 256] int32, `table[state, byte]` the next state, `DEAD`, or `UNKNOWN` until `step` was asked.
-            Replaced by a larger array when it is full: do not keep a reference.
         start: id of the first state.
     """
 
     def __init__(self, program: Program, limits: CompileLimits, preferred_bytes: Sequence[int]) -> None:
         """`preferred_bytes` orders all 256 bytes; among equally short endings the first in this order is taken."""
+        from . import machine  # numba takes a while to import
+
+        self._machine = machine
         self._program = program
         self._limits = limits
         self._preferred = tuple(preferred_bytes)
-        self._frames = _Frames(program)
-        self._closures: dict[_Config, _Closure] = {}
-        self._ids: dict[_Closure, int] = {}
-        self._configs: list[tuple[_Config, ...]] = []
-        self._accepting: list[bool] = []
-        self._bytes: list[int] = []  # mask of the bytes that may follow
-        self._endings: list[tuple[int, int] | None] = []
-        self._members: dict[int, NDArray[np.bool_]] = {}
-        self.table: NDArray[np.int32] = np.full((64, 256), UNKNOWN, np.int32)
-        self.start = self._intern([program.start])
+        self._graph_keys: list[tuple[int, Hashable]] = []  # (position of the GRAPH, state), by graph state
+        self._graph_ids: dict[tuple[int, Hashable], int] = {}
+        self._graph_costs: dict[int, list[float]] = {}
+        self._endings: dict[int, tuple[int, int]] = {}
+        self._covers: dict[int, int] = {}  # by position of a rule that is repeated
+        self._t = _new_tables(program, limits, machine)
+        self._find_lengths()
+        self.start = self._closure_state(program.start) if self.is_ready() else DEAD
+
+    def is_ready(self) -> bool:
+        """Whether some text matches, and no counted round may be empty: such rounds would count without reading."""
+        program, shortest = self._program, self._t.shortest
+        repeats = program.positions[program.positions[:, Field.OP] == Op.REPEAT]
+        return bool(shortest[program.start] < INFINITE and (shortest[repeats[:, Field.BODY]] > 0).all())
 
     def __len__(self) -> int:
         """Number of states made so far."""
-        return len(self._configs)
+        return int(self._t.counts[self._machine.STATES])
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(array.nbytes for array in self._t)
+
+    @property
+    def table(self) -> NDArray[np.int32]:
+        """[capacity, 256] int32, the next state, `DEAD`, or `UNKNOWN` until `step` was asked. Do not keep it."""
+        table: NDArray[np.int32] = self._t.table
+        return table
 
     def step(self, state: int, byte: int) -> int:
         """The state after `byte`, or `DEAD`."""
-        known = int(self.table[state, byte])
-        return known if known != UNKNOWN else self._make_transition(state, byte)
+        known = int(self._t.table[state, byte])
+        return known if known != UNKNOWN else self._run(self._machine.STEP, state, byte)
 
     def is_accepting(self, state: int) -> bool:
         """Whether the text may end in `state`."""
-        return self._accepting[state]
-
-    def next_bytes(self, state: int) -> int:
-        """Mask of the bytes that may follow `state`: bit b is byte b."""
-        return self._bytes[state]
+        return bool(self._t.states[state, self._machine.ENDS])
 
     def flags(self, state: int) -> int:
         """The flags (rules.py) of the places that may take the next byte, joined."""
-        flags = 0
-        for config in self._configs[state]:
-            flags |= self._program.positions[config % len(self._program.positions)].flags
-        return flags
+        return int(self._t.states[state, self._machine.STATE_FLAGS])
+
+    def next_bytes(self, state: int) -> int:
+        """Mask of the bytes that may follow `state`: bit b is byte b."""
+        return int.from_bytes(self._t.state_bytes[state].tobytes(), "little")
 
     def ending_length(self, state: int) -> int:
         """Bytes of a shortest ending from `state`; 0 exactly where it is accepting."""
-        if self._accepting[state]:
-            return 0
-        return min(self._length(config) for config in self._configs[state])
+        return int(self._t.state_length[state])
+
+    def ending_lengths(self) -> NDArray[np.int64]:
+        """[states so far] `ending_length` of each."""
+        lengths: NDArray[np.int64] = self._t.state_length[: len(self)]
+        return lengths
+
+    def cover(self, state: int) -> int:
+        """Byte k: how many characters of slice k may follow whatever they are, `machine.MANY` without bound."""
+        return int(self._t.state_cover[state])
 
     def ending_step(self, state: int) -> tuple[int, int]:
-        """First byte of the shortest ending from a `state` that is not accepting, and the state after it.
+        """First byte of a shortest ending from a `state` that is not accepting, and the state after it.
 
-        Of all shortest endings this follows the one that is first in the preferred order of bytes, so the ending of the
-        next state is the rest of this one's.
+        The ending of the next state is the rest of this one's. Of bytes that begin one, the most preferred is taken.
         """
-        known = self._endings[state]
+        known = self._endings.get(state)
         if known is None:
             known = self._endings[state] = self._make_ending_step(state)
         return known
 
     def _make_ending_step(self, state: int) -> tuple[int, int]:
         length = self.ending_length(state)
-        mask = 0
-        for config in self._configs[state]:
-            if self._length(config) == length:
-                mask |= self._position_mask(config)
-        byte = next(byte for byte in self._preferred if mask >> byte & 1)
-        return byte, self.step(state, byte)
-
-    def _length(self, config: _Config) -> int:
-        frame, here = divmod(config, len(self._program.positions))
-        return self._frames.length(here, frame) + self._frames.rest[frame]
-
-    def _position_mask(self, config: _Config) -> int:
-        return self._program.positions[config % len(self._program.positions)].mask
-
-    def _make_transition(self, state: int, byte: int) -> int:
-        """Follow `byte`, and fill in every byte that all configurations of `state` treat alike."""
-        positions = self._program.positions
-        targets = []
-        alike = self._bytes[state]
-        for config in self._configs[state]:
-            frame, here = divmod(config, len(positions))
-            mask = positions[here].mask
-            told_apart = self._frames.told_apart(frame)
-            alike &= 1 << byte if told_apart >> byte & 1 else ~told_apart
+        mask = self.next_bytes(state)
+        for byte in self._preferred:
             if mask >> byte & 1:
-                alike &= mask
-                targets.append(self._frames.step(frame, byte) * len(positions) + positions[here].next)
-            else:
-                alike &= ~mask
-        target = self._intern(targets)
-        self.table[state, self._bytes_of(alike)] = target
-        return target
+                following = self.step(state, byte)
+                if self._t.state_length[following] == length - 1:
+                    return byte, following
+        raise AssertionError(f"state {state} has no step towards its end")
 
-    def _bytes_of(self, mask: int) -> NDArray[np.bool_]:
-        known = self._members.get(mask)
+    def walk_mask(self, trie: TokenTrie, state: int, path: NDArray[np.int32], bits: NDArray[np.uint32]) -> None:
+        """Set in `bits` ([words] uint32) the tokens of `trie` that `state` allows; `path` is scratch."""
+        self._walk(self._machine.WALK_MASK, trie, state, path, bits, _NO_LANDING)
+
+    def walk_landing(self, trie: TokenTrie, state: int, path: NDArray[np.int32], landing: NDArray[np.int32]) -> None:
+        """Write the state after each token of `trie` that `state` allows to `landing` ([tokens] int32)."""
+        self._walk(self._machine.WALK_LANDING, trie, state, path, _NO_BITS, landing)
+
+    def _walk(
+        self,
+        what: int,
+        trie: TokenTrie,
+        state: int,
+        path: NDArray[np.int32],
+        bits: NDArray[np.uint32],
+        landing: NDArray[np.int32],
+    ) -> None:
+        path[0] = state
+        node, last = 0, len(trie.nodes) - 1
+        while True:
+            node = self._machine.run(self._t, what, node, 0, 0, trie, path, bits, landing)
+            if node == last:
+                return
+            self._attend()
+
+    def _run(self, what: int, a: int, b: int = 0, c: int = 0) -> int:
+        """`machine.run` until it has what it needs."""
+        while True:
+            result = self._machine.run(self._t, what, a, b, c, _NO_TRIE, _NO_LANDING, _NO_BITS, _NO_LANDING)
+            if result != _FAILED:
+                return int(result)
+            self._attend()
+
+    def _attend(self) -> None:
+        """Do what a function of machine.py stopped for."""
+        counts, need = self._t.counts, self._machine.Need
+        detail = int(counts[self._machine.DETAIL])
+        match need(int(counts[self._machine.NEED])):
+            case need.GRAPH:
+                self._expand(detail)
+            case need.WORDS:
+                self._make_words(detail)
+            case need.COVER:
+                self._find_cover(detail)
+            case need.FEWER_CONFIGS:
+                self._limits.check("configurations", detail + 1, "alternatives that one state follows at once")
+            case need.FEWER_STATES:
+                self._limits.check("states", detail + 1, "states met while the grammar was used")
+            case scarce:
+                self._t = _larger(self._t, scarce, detail, self._machine)
+
+    def _closure_state(self, config: int) -> int:
+        return self._run(self._machine.CLOSURE_STATE, config)
+
+    def _find_lengths(self) -> None:
+        """Fewest bytes from every position: passes over all until none falls, graphs by their own costs between."""
+        program, t = self._program, self._t
+        costs = np.full(len(program.positions), INFINITE, np.int64)
+        while True:
+            while self._machine.shorten(program.positions, program.targets, costs, t.shortest):
+                pass
+            if not self._lower_costs(costs):
+                break
+        for position, graph in program.graphs.items():
+            program.positions[position, Field.LOW] = self._graph_state(position, graph.state)
+
+    def _lower_costs(self, costs: NDArray[np.int64]) -> bool:
+        fell = False
+        for position in self._program.graphs:
+            graph = self._program.graphs[position]
+            cost = graph.spec.cost(graph.state, self._body_costs(position))
+            bounded = INFINITE if math.isinf(cost) else int(cost)
+            fell = fell or bounded < costs[position]
+            costs[position] = bounded
+        for position, words in self._program.words.items():
+            body = int(self._program.positions[position, Field.BODY])
+            cost = int(self._t.shortest[body])
+            if cost < costs[position] and cost < INFINITE and any(len(word) == cost for word in words):
+                self._make_words(position)
+                root = int(self._program.positions[position, Field.LOW])
+                cost = self._run(self._machine.SHORTEST_WITHOUT, body, root)
+            fell = fell or cost < costs[position]
+            costs[position] = min(cost, costs[position])
+        return fell
+
+    def _body_costs(self, position: int) -> list[float]:
+        """Fewest bytes of each body of the GRAPH at `position`, infinite where it matches nothing."""
+        first, count = self._program.positions[position, [Field.TARGETS, Field.COUNT]].tolist()
+        bodies = self._program.graphs[position].bodies
+        lengths = self._t.shortest[self._program.targets[first : first + count]].tolist()
+        return [
+            math.inf if length >= INFINITE or body == NOTHING else float(length)
+            for body, length in zip(bodies, lengths, strict=True)
+        ]
+
+    def _graph_state(self, position: int, state: Hashable) -> int:
+        key = position, state
+        known = self._graph_ids.get(key)
         if known is None:
-            packed = np.frombuffer(mask.to_bytes(32, "little"), np.uint8)
-            known = self._members[mask] = np.unpackbits(packed, bitorder="little").astype(np.bool_)
+            known = self._graph_ids[key] = len(self._graph_keys)
+            self._graph_keys.append(key)
+            if known == len(self._t.graphs):
+                self._t = self._t._replace(
+                    graphs=_doubled(self._t.graphs, -1), graph_cost=_doubled(self._t.graph_cost, INFINITE)
+                )
+            cost = self._program.graphs[position].spec.cost(state, self._costs_of(position))
+            self._t.graph_cost[known] = INFINITE if math.isinf(cost) else int(cost)
         return known
 
-    def _intern(self, targets: Iterable[_Config]) -> int:
-        configs: set[_Config] = set()
-        accepting = False
-        for target in targets:
-            found, ends = self._closure(target)
-            configs |= found
-            accepting = accepting or ends
-        key = (frozenset(configs), accepting)
-        known = self._ids.get(key)
-        return known if known is not None else self._add_state(key)
-
-    def _add_state(self, key: _Closure) -> int:
-        configs, accepting = key
-        state = len(self._configs)
-        if state >= self._limits.states or len(configs) > self._limits.configurations:
-            raise GrammarLimitError(
-                f"the grammar met {state} states, the last with {len(configs)} configurations; the limits are "
-                f"{self._limits.states} and {self._limits.configurations} (CompileLimits.states, .configurations)"
-            )
-        mask = 0
-        for config in configs:
-            mask |= self._position_mask(config)
-        self._grow(state + 1)
-        self.table[state, ~self._bytes_of(mask)] = DEAD
-        self._ids[key] = state
-        self._configs.append(tuple(configs))
-        self._accepting.append(accepting)
-        self._bytes.append(mask)
-        self._endings.append(None)
-        return state
-
-    def _grow(self, states: int) -> None:
-        if states > len(self.table):
-            larger = np.full((2 * len(self.table), 256), UNKNOWN, np.int32)
-            larger[: len(self.table)] = self.table
-            self.table = larger
-
-    def _closure(self, start: _Config) -> _Closure:
-        known = self._closures.get(start)
+    def _costs_of(self, position: int) -> list[float]:
+        known = self._graph_costs.get(position)
         if known is None:
-            known = self._closures[start] = self._make_closure(start)
+            known = self._graph_costs[position] = self._body_costs(position)
         return known
 
-    def _make_closure(self, start: _Config) -> _Closure:
-        count = len(self._program.positions)
-        found: set[_Config] = set()
-        ends = False
-        seen = {start}
-        todo = [start]
-        while todo:
-            config = todo.pop()
-            frame, here = divmod(config, count)
-            if self._program.positions[here].op is Op.BYTES:
-                found.add(config)
-            elif here == RETURN and frame == _Frames.BOTTOM:
-                ends = True
-            else:
-                for then, below in self._frames.follow(here, frame):
-                    following = below * count + then
-                    if following not in seen:
-                        seen.add(following)
-                        todo.append(following)
-        return frozenset(found), ends
-
-
-class _Frames:
-    """Interned stacks. A frame is (position of its CALL or REPEAT, rounds done, frame below)."""
-
-    BOTTOM = 0
-
-    def __init__(self, program: Program) -> None:
-        self._program = program
-        self._frames: list[tuple[int, int, int]] = [(RETURN, 0, self.BOTTOM)]
-        self._ids: dict[tuple[int, int, int], int] = {}
-        self._words: dict[int, Words] = {}  # of each EXCEPT
-        self._graph_states: list[tuple[int, Hashable]] = []  # (owner, state), by id
-        self._graph_ids: dict[tuple[int, Hashable], int] = {}
-        self._graph_costs: dict[int, list[float]] = {}
-        self.rest: list[int] = [0]  # [frames] fewest bytes after the frame's own rule or round has returned
-
-    def follow(self, here: int, frame: int) -> list[tuple[int, int]]:
-        """(position, frame) pairs one move after a position that takes no byte."""
-        position = self._program.positions[here]
-        match position.op:
-            case Op.SPLIT:
-                return [(target, frame) for target in position.targets]
-            case Op.CALL:
-                # A tail call returns where its caller would: no frame, so chains of rules do not grow the stack.
-                below = frame if position.next == RETURN else self._push(here, 0, frame)
-                return [(position.body, below)]
-            case Op.REPEAT:
-                return self._rounds(here, 0, frame)
-            case Op.GRAPH:
-                assert position.graph is not None
-                return self._graph_moves(here, self._graph_id(here, position.graph.state), frame)
-            case Op.EXCEPT:
-                return [(position.body, self._push(here, 0, frame))]
-            case _:
-                return self._return(frame)
-
-    def _return(self, frame: int) -> list[tuple[int, int]]:
-        owner, payload, below = self._frames[frame]
-        position = self._program.positions[owner]
-        match position.op:
-            case Op.CALL:
-                return [(position.next, below)]
-            case Op.GRAPH:
-                return self._graph_moves(owner, payload, below)
-            case Op.EXCEPT:
-                return [(position.next, below)] if self._words_of(owner).allows_end(payload) else []
-            case _:
-                return self._rounds(owner, payload + 1, below)
-
-    def step(self, frame: int, byte: int) -> int:
-        """The frame after a byte was taken right under it: an EXCEPT follows its words."""
-        owner, payload, below = self._frames[frame]
-        if self._program.positions[owner].op is not Op.EXCEPT or payload < 0:
-            return frame
-        return self._push(owner, self._words_of(owner).step(payload, byte), below)
-
-    def told_apart(self, frame: int) -> int:
-        """Mask of the bytes that `step` tells apart."""
-        owner, payload, _ = self._frames[frame]
-        if self._program.positions[owner].op is not Op.EXCEPT or payload < 0:
-            return 0
-        return sum(1 << byte for byte in self._words_of(owner).after[payload])
-
-    def length(self, here: int, frame: int) -> int:
-        """Fewest bytes from a position to the RETURN of the rule, round, edge or body that `frame` stands for."""
-        owner, payload, _ = self._frames[frame]
-        if self._program.positions[owner].op is not Op.EXCEPT:
-            return self._program.shortest[here]
-        return shortest_without(self._program.positions, here, self._words_of(owner), payload)
-
-    def _words_of(self, owner: int) -> Words:
-        if owner not in self._words:
-            self._words[owner] = Words(self._program.positions[owner].words)
-        return self._words[owner]
-
-    def _graph_id(self, owner: int, state: Hashable) -> int:
-        key = owner, state
-        if key not in self._graph_ids:
-            self._graph_ids[key] = len(self._graph_states)
-            self._graph_states.append(key)
-        return self._graph_ids[key]
-
-    def _graph_moves(self, owner: int, payload: int, below: int) -> list[tuple[int, int]]:
-        position = self._program.positions[owner]
-        state = self._graph_states[payload][1]
-        assert position.graph is not None
-        spec = position.graph.spec
-        moves = [(position.next, below)] if spec.ends(state) else []
+    def _expand(self, graph_state: int) -> None:
+        """Write down what may follow a graph state, but for ways that have no end."""
+        position, state = self._graph_keys[graph_state]
+        spec = self._program.graphs[position].spec
+        first = int(self._program.positions[position, Field.TARGETS])
+        bodies = self._program.targets
+        edges = []
         for body, after in spec.edges(state):
-            costs = self._costs_of(owner)
-            if costs[body] < math.inf and spec.cost(after, costs) < math.inf:
-                moves.append((position.targets[body], self._push(owner, self._graph_id(owner, after), below)))
-        return moves
+            if self._costs_of(position)[body] < math.inf:
+                following = self._graph_state(position, after)
+                if self._t.graph_cost[following] < INFINITE:
+                    edges.append((int(bodies[first + body]), following))
+        old = self._t.edges
+        self._t = self._t._replace(edges=np.concatenate([old, np.array(edges, np.int64).reshape(-1, 2)]))
+        self._t.graphs[graph_state] = len(old), len(edges), spec.ends(state)
 
-    def _costs_of(self, owner: int) -> list[float]:
-        known = self._graph_costs.get(owner)
-        if known is None:
-            position = self._program.positions[owner]
-            assert position.graph is not None
-            known = self._graph_costs[owner] = [
-                math.inf if body == NOTHING else float(self._program.shortest[target])
-                for body, target in zip(position.graph.bodies, position.targets, strict=True)
-            ]
-        return known
+    def _make_words(self, position: int) -> None:
+        """The trie of the words of an EXCEPT, its nodes in breadth-first order so that children are neighbours."""
+        if self._program.positions[position, Field.LOW] >= 0:
+            return
+        words = sorted(self._program.words[position])
+        base = len(self._t.words)
+        rows: list[tuple[int, int, int, bool]] = []
+        masks: list[int] = []
+        todo = [(0, len(words), 0, 0)]  # words from, to, that begin alike in so many bytes, the last of which is this
+        for low, high, depth, byte in todo:  # grows while it is walked
+            is_word = low < high and len(words[low]) == depth
+            low += is_word
+            first, mask = base + len(todo), 0
+            while low < high:
+                following = words[low][depth]
+                end = _end_of(words, low, high, depth, following)
+                todo.append((low, end, depth + 1, following))
+                mask |= 1 << following
+                low = end
+            rows.append((first, base + len(todo) - first, byte, is_word))
+            masks.append(mask)
+        bits = np.frombuffer(b"".join(mask.to_bytes(32, "little") for mask in masks), "<i8").reshape(-1, 4)
+        self._t = self._t._replace(
+            words=np.concatenate([self._t.words, np.array(rows, np.int64)]),
+            word_bytes=np.concatenate([self._t.word_bytes, bits]),
+        )
+        self._program.positions[position, Field.LOW] = base
 
-    def _rounds(self, owner: int, done: int, below: int) -> list[tuple[int, int]]:
-        position = self._program.positions[owner]
-        if position.high is None:
-            done = min(done, position.low)
-        moves = []
-        if done >= position.low:
-            moves.append((position.next, below))
-        if position.high is None or done < position.high:
-            moves.append((position.body, self._push(owner, done, below)))
-        return moves
+    def _find_cover(self, position: int) -> None:
+        """Which slices a loop or counted repetition covers: any character of them, and it may go on as before.
 
-    def _push(self, owner: int, done: int, below: int) -> int:
-        key = (owner, done, below)
-        known = self._ids.get(key)
-        if known is None:
-            known = self._ids[key] = len(self._frames)
-            self._frames.append(key)
-            self.rest.append(self._rest(owner, done) + self.rest[below])
-        return known
+        That depends on its body alone, so it is found out once for all that repeat the same rule.
+        """
+        positions, targets = self._program.positions, self._program.targets
+        is_counted = positions[position, Field.OP] == Op.REPEAT
+        body = int(positions[position, Field.BODY] if is_counted else targets[positions[position, Field.TARGETS]])
+        rule = int(positions[body, Field.BODY]) if positions[body, Field.OP] == Op.CALL else -1
+        if rule < 0 or rule not in self._covers:
+            self._t.covers[position] = 0  # until known: a loop may meet itself
+            self._covers[rule] = self._run(self._machine.COVERED, *self._round_of(position, body))
+        self._t.covers[position] = self._covers[rule]
 
-    def _rest(self, owner: int, done: int) -> int:
-        position = self._program.positions[owner]
-        after = self._program.shortest[position.next]
-        if position.op is Op.GRAPH:
-            assert position.graph is not None
-            return after + int(position.graph.spec.cost(self._graph_states[done][1], self._costs_of(owner)))
-        if position.op is not Op.REPEAT:
-            return after
-        return after + max(0, position.low - done - 1) * self._program.shortest[position.body]
+    def _round_of(self, position: int, body: int) -> tuple[int, int]:
+        """States before and after one round of the loop or counted repetition at `position`."""
+        count = len(self._program.positions)
+        below = self._run(self._machine.PUSH, RETURN, 1, 0)
+        before = after = below * count + position
+        if self._program.positions[position, Field.OP] == Op.REPEAT:
+            low, high = self._program.positions[position, [Field.LOW, Field.HIGH]].tolist()
+            frames = [self._run(self._machine.PUSH, position, done, below) for done in (0, 1 if low or high > 1 else 0)]
+            before, after = (frame * count + body for frame in frames)
+        return self._closure_state(before), self._closure_state(after)
+
+
+def _end_of(words: Sequence[bytes], low: int, high: int, depth: int, byte: int) -> int:
+    """The first of sorted `words` from `low` to `high` whose byte at `depth` is not `byte`."""
+    low += 1
+    while low < high:
+        middle = (low + high) // 2
+        if words[middle][depth] == byte:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _new_tables(program: Program, limits: CompileLimits, machine: Any) -> Any:
+    """Small, empty arrays for `program`."""
+    count = len(program.positions)
+
+    def i32(*shape: int) -> NDArray[np.int32]:
+        return np.full(shape, -1, np.int32)
+
+    def i64(*shape: int) -> NDArray[np.int64]:
+        return np.zeros(shape, np.int64)
+
+    operations = program.positions[:, Field.OP]
+    loops = (operations == Op.REPEAT) | (program.positions[:, Field.LOOPS] == 1)
+    graphs = 16 + len(program.graphs)
+    t = machine.Tables(
+        positions=program.positions,
+        targets=program.targets,
+        masks=program.masks,
+        shortest=np.full(count, INFINITE, np.int64),
+        covers=np.where(loops, -1, 0).astype(np.int64),
+        frames=np.full((128, 3), -1, np.int64),
+        rest=i64(128),
+        frame_hash=i32(256),
+        closures=np.full((128, 4), -1, np.int64),
+        closure_keys=i64(128),
+        closure_cover=i64(128),
+        closure_configs=i64(512),
+        closure_hash=i32(256),
+        states=np.full((64, 4), -1, np.int64),
+        state_configs=i64(512),
+        state_bytes=i64(64, 4),
+        state_length=i64(64),
+        state_cover=i64(64),
+        state_hash=i32(128),
+        table=i32(64, 256),
+        graphs=np.full((graphs, 3), -1, np.int64),
+        graph_cost=np.full(graphs, INFINITE, np.int64),
+        edges=np.full((0, 2), -1, np.int64),
+        words=np.full((0, 4), -1, np.int64),
+        word_bytes=i64(0, 4),
+        todo=i64(256),
+        gathered=i64(512),
+        seen=i64(512),
+        seen_stamp=i64(512),
+        scratch_bytes=i64(4),
+        counts=i64(16),
+    )
+    t.frames[0] = RETURN, 0, 0
+    t.counts[machine.FRAMES] = 1
+    t.counts[machine.MAX_CONFIGS] = limits.configurations
+    t.counts[machine.MAX_STATES] = limits.states
+    return t
+
+
+def _doubled(array: NDArray[Any], fill: int, least: int = 0) -> NDArray[Any]:
+    """`array` with room for twice as many rows, and `least` more at least."""
+    rows = len(array) + max(len(array), least)
+    larger = np.full((rows, *array.shape[1:]), fill, array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+def _larger(t: Any, scarce: Any, least: int, machine: Any) -> Any:
+    """`t` with larger arrays of what was `scarce`."""
+    need = machine.Need
+    match scarce:
+        case need.FRAMES:
+            frames = _doubled(t.frames, -1)
+            used = int(t.counts[machine.FRAMES])
+            hashes = machine.frame_hashes(frames, used, 2 * len(frames))
+            return t._replace(frames=frames, rest=_doubled(t.rest, 0), frame_hash=hashes)
+        case need.CLOSURES:
+            keys = _doubled(t.closure_keys, 0)
+            used = int(t.counts[machine.CLOSURES])
+            return t._replace(
+                closures=_doubled(t.closures, -1),
+                closure_keys=keys,
+                closure_cover=_doubled(t.closure_cover, 0),
+                closure_hash=machine.closure_hashes(keys, used, 2 * len(keys)),
+            )
+        case need.CLOSURE_CONFIGS:
+            return t._replace(closure_configs=_doubled(t.closure_configs, 0))
+        case need.STATES:
+            states = _doubled(t.states, -1)
+            used = int(t.counts[machine.STATES])
+            return t._replace(
+                states=states,
+                state_bytes=_doubled(t.state_bytes, 0),
+                state_length=_doubled(t.state_length, 0),
+                state_cover=_doubled(t.state_cover, 0),
+                table=_doubled(t.table, -1),
+                state_hash=machine.state_hashes(states, t.state_configs, used, 2 * len(states)),
+            )
+        case need.STATE_CONFIGS:
+            return t._replace(state_configs=_doubled(t.state_configs, 0, least))
+        case need.SCRATCH:
+            if len(t.todo) > 1 << 22:
+                raise GrammarLimitError("one step of this grammar follows too many alternatives; simplify it")
+            return t._replace(
+                todo=_doubled(t.todo, 0),
+                gathered=_doubled(t.gathered, 0),
+                seen=_doubled(t.seen, 0),
+                seen_stamp=np.zeros(2 * len(t.seen_stamp), np.int64),
+            )
+        case _:
+            raise AssertionError(scarce)

@@ -19,6 +19,8 @@ ECMA_SPACE = (
 )
 NEWLINE = CodePoints.from_text("\n")
 ECMA_NEWLINE = CodePoints.from_text("\n\r\u2028\u2029")
+SEES_NOTHING = sys.version_info >= (3, 14)
+r"""Whether ``\B`` of this Python's `re` matches the empty text."""
 
 
 @cache

@@ -89,13 +89,19 @@ def within(ranges: Iterable[Range], low: int, high: int) -> tuple[Range, ...]:
 
 
 def by_leading_digit(ranges: Iterable[Range], block: int) -> dict[tuple[Range, ...], list[int]]:
-    """Numbers split as leading digit and rest below `block`: for each set of rests, the digits that have it."""
+    """Numbers split as leading digit and rest below `block`: for each set of rests, the digits that have it.
+
+    The ranges must not overlap.
+    """
     rests: dict[int, list[Range]] = {}
+    whole: list[int] = []
     for low, high in ranges:
-        for digit in range(low // block, high // block + 1):
+        first, last = low // block, high // block
+        whole.extend(range(first + 1, last))
+        for digit in {first, last}:
             base = digit * block
             rests.setdefault(digit, []).append((max(low, base) - base, min(high, base + block - 1) - base))
-    groups: dict[tuple[Range, ...], list[int]] = {}
+    groups: dict[tuple[Range, ...], list[int]] = {((0, block - 1),): whole} if whole else {}
     for digit, rest in rests.items():
         groups.setdefault(merge_ranges(rest), []).append(digit)
     return groups

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +13,6 @@ from .automaton import DEAD, LazyAutomaton
 from .errors import UnsatisfiableGrammarError
 from .grammar import Grammar
 from .matcher import Matcher
-from .trie_walk import walk_trie
 from .vocabulary import Vocabulary
 
 _CACHED_MASK_BYTES = 64 << 20
@@ -31,6 +28,9 @@ class CompiledGrammar:
     up to 64 MiB).
     """
 
+    always_completes = True
+    shares_states = True
+
     def __init__(self, grammar: Grammar, vocabulary: Vocabulary, automaton: LazyAutomaton) -> None:
         """For `compile_grammar`, which is how to make one."""
         self.grammar = grammar
@@ -40,9 +40,15 @@ class CompiledGrammar:
         self._masks: OrderedDict[int, NDArray[np.uint32]] = OrderedDict()
         self._max_masks = max(16, _CACHED_MASK_BYTES // (4 * max(1, vocabulary.words)))
         self._endings: dict[int, _Ending] = {}
+        self._path = np.zeros(vocabulary.longest + 1, np.int32)
 
     def __repr__(self) -> str:
         return f"CompiledGrammar({self.grammar!r}, {len(self._automaton)} states so far)"
+
+    @property
+    def num_states(self) -> int:
+        """States made so far."""
+        return len(self._automaton)
 
     def matcher(self) -> Matcher:
         """A new matcher at the start."""
@@ -74,7 +80,7 @@ class CompiledGrammar:
         """
         known = self._masks.get(state)
         if known is None:
-            known = self._masks[state] = self._pack(self._landing(state) >= 0, self.is_accepting(state))
+            known = self._masks[state] = self._make_mask(state)
             if len(self._masks) > self._max_masks:
                 self._masks.popitem(last=False)
         self._masks.move_to_end(state)
@@ -139,20 +145,29 @@ class CompiledGrammar:
         packed.setflags(write=False)
         return packed
 
+    def _make_mask(self, state: int) -> NDArray[np.uint32]:
+        vocabulary = self.vocabulary
+        cover = self._automaton.cover(state)
+        trie = vocabulary.trie
+        bits: NDArray[np.uint32] | None = None
+        if cover:
+            for each in vocabulary.slices:
+                if cover >> 8 * each.lane & 255 >= each.characters:
+                    bits, trie = each.bits.copy(), each.rest
+                    break
+        if bits is None:
+            bits = np.zeros(vocabulary.words, np.uint32)
+        self._automaton.walk_mask(trie, state, self._path, bits)
+        if self._automaton.is_accepting(state):
+            bits |= vocabulary.end_bits
+        bits.setflags(write=False)
+        return bits
+
     def _landing(self, state: int) -> NDArray[np.int32]:
         """[tokens] the state after each token, -1 where it is not allowed."""
-        trie = self.vocabulary.trie
         landing = np.full(len(self.vocabulary.token_bytes), -1, np.int32)
-        path = np.full(self.vocabulary.longest + 1, state, np.int32)
-        walk = walk_function()
-        node = 0
-        while True:
-            node = walk(
-                self._automaton.table, trie.byte, trie.end, trie.depth, trie.first, trie.ids, path, landing, node
-            )
-            if node == len(trie.byte):
-                return landing
-            self._automaton.step(int(path[trie.depth[node] - 1]), int(trie.byte[node]))
+        self._automaton.walk_landing(self.vocabulary.trie, state, self._path, landing)
+        return landing
 
     def _ending_fits(self, state: int, tokens: int) -> bool:
         # Without this bound a far ending would be walked byte by byte only to learn that it is far.
@@ -198,17 +213,3 @@ class _Ending:
     count: float
     token_id: int
     state: int
-
-
-Walk = Callable[..., int]
-
-
-@cache
-def walk_function() -> Walk:
-    """The compiled walk of the trie, or the plain one where numba is not installed."""
-    try:
-        from .kernels import walk_trie as walk
-    except ImportError:
-        return walk_trie
-    compiled: Walk = walk
-    return compiled

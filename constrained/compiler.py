@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence as Items
+from functools import cache
+
+import numpy as np
 
 from .automaton import LazyAutomaton
 from .compiled import CompiledGrammar
 from .ebnf import lower_ebnf
+from .errors import UnsatisfiableGrammarError
 from .grammar import Grammar
+from .json_options import options_of
 from .json_schema import lower_json_schema
+from .lark import lower_lark
 from .limits import DEFAULT_LIMITS, CompileLimits, Deadline
 from .program import build_program
 from .reasoning import lower_reasoning
 from .regex import lower_regex
-from .rules import Choice, Literal, Rules
+from .rules import Choice, Except, Literal, Repeat, Rules, Sequence, byte_set
 from .simplify import simplify
 from .structural_tag import lower_structural_tag
 from .vocabulary import Vocabulary
@@ -31,22 +37,97 @@ def compile_grammar(
         GrammarLimitError: it is larger than `limits`.
         GrammarError: it is not legal.
     """
-    automaton = make_automaton(grammar, vocabulary.alphabet, vocabulary.preferred_bytes, limits)
+    warm_up()
+    deadline = Deadline(limits)
+    rules = lower_and_simplify(grammar, vocabulary.alphabet, limits, deadline)
+    return compile_rules(grammar, rules, vocabulary, limits, deadline)
+
+
+@cache
+def warm_up() -> None:
+    """Have the automaton's loops compiled (half a minute, once a machine) or loaded (a second, once a process).
+
+    `compile_grammar` does it before its time limit begins to run; a server does it before it says that it is ready.
+    """
+    vocabulary = Vocabulary([b"a", b"b", b"ab"])
+    words = Except(Repeat(byte_set(b"ab"), 1, None), frozenset({b"a", b"b"}))
+    rules = Rules("start", {"start": Sequence((words, Repeat(Literal(b"b"), 0, 200)))})
+    limits = CompileLimits(seconds=float("inf"))
+    automaton = automaton_of(rules, vocabulary.alphabet, range(256), limits, Deadline(limits))
+    state = automaton.start
+    path = np.zeros(vocabulary.longest + 1, np.int32)
+    for _ in range(200):
+        state = automaton.step(state, ord("b"))
+    automaton.walk_mask(vocabulary.trie, state, path, np.zeros(vocabulary.words, np.uint32))
+    automaton.walk_landing(vocabulary.trie, state, path, np.zeros(3, np.int32))
+
+
+_NEVER_LEFT_RECURSIVE = frozenset({"regex", "json_schema", "choices"})
+"""Kinds whose front ends make no rule that calls itself before a byte is taken; others are verified."""
+
+
+def lower_and_simplify(grammar: Grammar, alphabet: int, limits: CompileLimits, deadline: Deadline) -> Rules:
+    """Rules of `grammar` without left recursion: the part that a worker process can do.
+
+    Raises what `compile_grammar` does.
+    """
+    rules = lower(grammar, limits, deadline)
+    deadline.check()
+    if grammar.kind not in _NEVER_LEFT_RECURSIVE:
+        rules = simplify(rules, alphabet, limits)
+        rules.verify()
+        deadline.check()
+    return rules
+
+
+def compile_rules(
+    grammar: Grammar, rules: Rules, vocabulary: Vocabulary, limits: CompileLimits, deadline: Deadline
+) -> CompiledGrammar:
+    """The compiled grammar of what `lower_and_simplify` has made of `grammar` for this vocabulary's alphabet.
+
+    Raises:
+        UnsatisfiableGrammarError: nothing matches, or the vocabulary cannot spell any text that does.
+        GrammarLimitError: it is larger than `limits`.
+    """
+    automaton = automaton_of(rules, vocabulary.alphabet, vocabulary.preferred_bytes, limits, deadline)
     return CompiledGrammar(grammar, vocabulary, automaton)
 
 
 def make_automaton(
-    grammar: Grammar, alphabet: int, preferred_bytes: Sequence[int], limits: CompileLimits
+    grammar: Grammar, alphabet: int, preferred_bytes: Items[int], limits: CompileLimits
 ) -> LazyAutomaton:
     """The automaton of `grammar` over the bytes of `alphabet`; see `compile_grammar` and `LazyAutomaton`."""
     deadline = Deadline(limits)
-    rules = simplify(lower(grammar, limits, deadline), alphabet, limits)
+    rules = lower_and_simplify(grammar, alphabet, limits, deadline)
+    return automaton_of(rules, alphabet, preferred_bytes, limits, deadline)
+
+
+def automaton_of(
+    rules: Rules, alphabet: int, preferred_bytes: Items[int], limits: CompileLimits, deadline: Deadline
+) -> LazyAutomaton:
+    """The automaton of `rules`, which need not be simple but have no left recursion.
+
+    Raises:
+        UnsatisfiableGrammarError: nothing matches them.
+        GrammarLimitError: too large, or out of time.
+    """
+    automaton = _automaton(rules, alphabet, preferred_bytes, limits, deadline)
+    if automaton is None:  # either there is nothing to match, which this says better, or rounds count without reading
+        rules = simplify(rules, alphabet, limits)
+        automaton = _automaton(rules, alphabet, preferred_bytes, limits, deadline)
+    if automaton is None:
+        raise UnsatisfiableGrammarError("nothing matches this grammar")
+    return automaton
+
+
+def _automaton(
+    rules: Rules, alphabet: int, preferred_bytes: Items[int], limits: CompileLimits, deadline: Deadline
+) -> LazyAutomaton | None:
+    program = build_program(rules, limits, deadline, alphabet)
     deadline.check()
-    rules.verify()
+    automaton = LazyAutomaton(program, limits, preferred_bytes)
     deadline.check()
-    program = build_program(rules, limits, deadline)
-    deadline.check()
-    return LazyAutomaton(program, limits, preferred_bytes)
+    return automaton if automaton.is_ready() else None
 
 
 def lower(grammar: Grammar, limits: CompileLimits, deadline: Deadline) -> Rules:
@@ -55,11 +136,13 @@ def lower(grammar: Grammar, limits: CompileLimits, deadline: Deadline) -> Rules:
         case "regex":
             return lower_regex(grammar.source, limits, deadline)
         case "json_schema":
-            return lower_json_schema(grammar.source, limits, deadline)
+            return lower_json_schema(grammar.source, limits, deadline, options_of(grammar.options))
         case "choices":
             return lower_choices(grammar.source, limits)
         case "ebnf":
             return lower_ebnf(grammar.source, limits, deadline)
+        case "lark":
+            return lower_lark(grammar.source, limits, deadline)
         case "structural_tag":
             return lower_structural_tag(grammar.source, limits, deadline)
         case "reasoning":

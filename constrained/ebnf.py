@@ -29,7 +29,7 @@ def lower_ebnf(source: str, limits: CompileLimits, deadline: Deadline) -> Rules:
     _check_root(spec["root"], defined)
     rules.update((name, definition.node) for name, definition in defined.items())
     limits.check("rules", len(rules), "rules of the EBNF grammar")
-    _check_productive(defined, rules)
+    check_productive(defined, rules)
     return without_left_recursion(Rules(spec["root"], rules), limits)
 
 
@@ -42,7 +42,8 @@ def _check_root(root: str, defined: dict[str, Definition]) -> None:
         raise GrammarError(f"the EBNF grammar has no rule {root!r}, where its texts would start; {hint}")
 
 
-def _check_productive(defined: dict[str, Definition], rules: dict[str, Node]) -> None:
+def check_productive(defined: dict[str, Definition], rules: dict[str, Node]) -> None:
+    """Raise `UnsatisfiableGrammarError`, with its place, where one of the rules `defined` among `rules` has no text."""
     alive = rules_that_hold(rules, is_productive_leaf)
     for name, definition in defined.items():
         if name not in alive:

@@ -7,6 +7,8 @@ The lowest layer holds the root so that every folder can derive from it::
     │   ├── UnsupportedGrammarError         legal, but a feature this engine refuses by name
     │   ├── UnsatisfiableGrammarError       nothing at all matches it
     │   └── GrammarLimitError               larger than the stated limits of time, states or memory
+    ├── GrammarBackendError (ValueError)    no grammar backend of that name, or its package is missing
+    ├── VocabularyError (ValueError)        a tokenizer whose tokens have no exact bytes
     ├── TokenRejectedError (ValueError)     a matcher was given a token that its grammar does not allow
     ├── runtime: RequestError, ModelLoadError, EngineError ...  (palmette.runtime.errors)
     └── lang: ProgramError ...                                  (palmette.lang.errors)
@@ -46,3 +48,11 @@ class GrammarLimitError(GrammarError):
 
 class TokenRejectedError(PalmetteError, ValueError):
     """A matcher was asked to accept a token that its grammar does not allow in this state."""
+
+
+class GrammarBackendError(PalmetteError, ValueError):
+    """There is no grammar backend of that name, or the package that it needs is not installed."""
+
+
+class VocabularyError(PalmetteError, ValueError):
+    """A tokenizer whose tokens cannot be had as bytes."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .errors import GrammarError
+from .json_options import DEFAULT_JSON_OPTIONS, Escapes, JsonOptions, KeyOrder, UnknownFormats, Whitespace, options_text
 
-GrammarKind = Literal["regex", "json_schema", "choices", "ebnf", "structural_tag", "reasoning"]
+GrammarKind = Literal["regex", "json_schema", "choices", "ebnf", "lark", "structural_tag", "reasoning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,12 @@ class Grammar:
     Attributes:
         kind: which front end reads `source`.
         source: the pattern of a regex; what describes any other kind as compact JSON, members in their given order.
+        options: of a JSON schema, those of `JsonOptions` that differ from their defaults, as compact JSON; else empty.
     """
 
     kind: GrammarKind
     source: str
+    options: str = ""
 
     @classmethod
     def regex(cls, pattern: str) -> Grammar:
@@ -35,16 +38,44 @@ class Grammar:
         return cls("regex", pattern)
 
     @classmethod
-    def json_schema(cls, schema: Any) -> Grammar:
+    def json_schema(
+        cls,
+        schema: Any,
+        *,
+        whitespace: Whitespace = DEFAULT_JSON_OPTIONS.whitespace,
+        key_order: KeyOrder = DEFAULT_JSON_OPTIONS.key_order,
+        escapes: Escapes = DEFAULT_JSON_OPTIONS.escapes,
+        formats: bool = DEFAULT_JSON_OPTIONS.formats,
+        unknown_formats: UnknownFormats = DEFAULT_JSON_OPTIONS.unknown_formats,
+        additional_properties: bool = DEFAULT_JSON_OPTIONS.additional_properties,
+    ) -> Grammar:
         """JSON that validates against `schema`.
 
         Args:
             schema: a mapping, a boolean, JSON text of either, or a class with Pydantic's ``model_json_schema()``.
+            whitespace: where space may stand; this and the other options are those of `JsonOptions`.
+            key_order: "schema", members in the order of `properties`, then others; or "any".
+            escapes: "all", or "short", which spells each character in one way.
+            formats: whether known formats are enforced.
+            unknown_formats: "annotate", they say nothing; or "refuse".
+            additional_properties: whether an object schema with `properties` and without `additionalProperties` allows
+                keys that it does not name.
 
         Raises:
-            GrammarError: `schema` is none of these, or is not JSON.
+            GrammarError: `schema` is none of these, or is not JSON; or an option has a value that it cannot have.
         """
-        return cls("json_schema", _compact(_schema_value(schema)))
+        options = JsonOptions(whitespace, key_order, escapes, formats, unknown_formats, additional_properties)
+        return cls("json_schema", _compact(_schema_value(schema)), options_text(options))
+
+    @classmethod
+    def json_object(
+        cls,
+        *,
+        whitespace: Whitespace = DEFAULT_JSON_OPTIONS.whitespace,
+        escapes: Escapes = DEFAULT_JSON_OPTIONS.escapes,
+    ) -> Grammar:
+        """Any JSON object, without a key that comes twice; the options are those of `json_schema`."""
+        return cls.json_schema({"type": "object"}, whitespace=whitespace, escapes=escapes)
 
     @classmethod
     def choices(cls, choices: Sequence[str]) -> Grammar:
@@ -71,6 +102,20 @@ class Grammar:
             if not isinstance(value, str):
                 raise GrammarError(f"ebnf {name} must be a string, not {type(value).__name__}: {value!r}")
         return cls("ebnf", _compact({"root": root, "ebnf": source}))
+
+    @classmethod
+    def lark(cls, source: str, *, start: str = "start") -> Grammar:
+        r"""Text that the rule called `start` of a grammar in Lark's notation matches in full.
+
+        What of the notation is read is described in lark_parser.py. Rules may be recursive in any way.
+
+        >>> Grammar.lark('''start: "yes"i | "no" (", " /[a-z ]{1,20}/)?''').kind
+        'lark'
+        """
+        for name, value in (("source", source), ("start", start)):
+            if not isinstance(value, str):
+                raise GrammarError(f"lark {name} must be a string, not {type(value).__name__}: {value!r}")
+        return cls("lark", _compact({"start": start, "lark": source}))
 
     @classmethod
     def structural_tag(cls, spec: Any) -> Grammar:
@@ -117,7 +162,9 @@ class Grammar:
             raise GrammarError("the grammar after the reasoning is a reasoning grammar itself; give the one inside it")
         tags = {"begin": check_text(begin, "the begin tag"), "end": check_text(end, "the end tag")}
         required = bool(required or begun)
-        spec = {**tags, "begun": bool(begun), "required": required, "inner": [inner.kind, inner.source]}
+        spec: dict[str, Any] = {**tags, "begun": bool(begun), "required": required, "inner": [inner.kind, inner.source]}
+        if inner.options:
+            spec["inner"].append(inner.options)
         return cls("reasoning", _compact(spec))
 
 

@@ -1,106 +1,219 @@
-"""Rules for JSON objects: members in the order of the schema, then others whose keys are not declared."""
+"""Rules for JSON objects: members in the order of the schema, then others whose keys are not named, or in any order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 
-from .code_points import ANY, CodePoints
-from .json_text import ANY_OBJECT, ANY_VALUE, COLON, COMMA, KEY_REST, QUOTE, key_characters, string_literal
-from .rules import Choice, Literal, Node, Repeat, RuleRef, Sequence, optional
+from .errors import UnsupportedGrammarError
+from .json_members import KeyClass, Members, Named
+from .json_object_graph import ObjectGraph, Place
+from .json_options import JsonOptions
+from .json_strings import Strings, StringSet
+from .json_terms import Terms
+from .json_text import ANY_KEY, ANY_OBJECT, Spacing, comma_list, spacing, string_literal
+from .rules import (
+    EMPTY,
+    NOTHING,
+    OPEN_KEY,
+    OPEN_OBJECT,
+    Choice,
+    Except,
+    Flagged,
+    Graph,
+    Literal,
+    Node,
+    Repeat,
+    RuleRef,
+    Sequence,
+    optional,
+)
+
+MAX_NEEDS = 4
+"""Needs of one object, each of which doubles the ways in which a member may be written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A declared property."""
+class _Member:
+    """A named member as it is written."""
 
-    key: str
-    value: Node
+    written: Node
     required: bool
 
 
-def lower_object(name: str, members: Items[Member], extra: Node, rules: dict[str, Node]) -> Node:
-    """An object of `members` in order, then any number of others with values `extra`.
+class ObjectRules:
+    """Makes the rules of objects of one grammar.
 
-    No declared key comes twice. Undeclared keys may repeat: that none does is beyond a finite set of rules.
-
-    Args:
-        name: prefix of the names of the rules that are added to `rules`.
-        extra: values of undeclared keys; `NOTHING` or a rule that matches nothing forbids them.
+    Args of the constructor:
+        rules: where shared endings of objects go.
+        value: gives the node of a conjunction.
+        dead: gives a rule that matches nothing, in whose place errors are reported.
     """
-    if not members and extra == ANY_VALUE:
-        return ANY_OBJECT
-    key = _undeclared_key(name, [member.key for member in members], rules)
-    other = Sequence((key, COLON, extra))
-    more_others = Repeat(Sequence((COMMA, other)), 0, None)
-    first: Node = optional(Sequence((other, more_others)))
-    more: Node = more_others
-    leading = _leading(members)
-    for index in reversed(range(len(members))):
-        following = more
-        more = _add(rules, f"{name}~more{index}", members[index], following, following, (COMMA,))
-        if index < leading:
-            first = _add(rules, f"{name}~first{index}", members[index], following, first, ())
-    return Sequence((Literal(b"{"), first, Literal(b"}")))
+
+    def __init__(
+        self,
+        rules: dict[str, Node],
+        strings: Strings,
+        options: JsonOptions,
+        value: Callable[[Terms], Node],
+        dead: Callable[[Terms], Node],
+    ) -> None:
+        self._rules = rules
+        self._dead = dead
+        self._strings = strings
+        self._any_order = options.key_order == "any"
+        self._space: Spacing = spacing(options)
+        self._value = value
+        self._keys: dict[StringSet, Node] = {}
+
+    def object(self, members: Members, name: str) -> Node:
+        """Objects of `members`; `name` begins the names of the rules that they need.
+
+        Raises:
+            UnsupportedGrammarError: too many needs.
+        """
+        if not members.needs and not members.low and members.high is None:
+            if not members.named and len(members.classes) == 1:
+                only = members.classes[0]
+                if only.keys == StringSet() and not only.terms:
+                    return ANY_OBJECT
+            if not self._any_order or len(members.named) + len(members.classes) < 2:
+                return self._in_order(members, name)
+        if members.high is not None and members.high < members.low:
+            return NOTHING
+        if not members.named and not members.needs:
+            return self._counted(members)
+        return self._graph(members)
+
+    def _counted(self, members: Members) -> Node:
+        """An object of other keys only."""
+        other = self._others(members.classes)
+        if other == NOTHING or members.high == 0:
+            return Literal(b"{}") if not members.low else NOTHING
+        listed = comma_list(other, max(members.low, 1), members.high, self._space.comma)
+        return self._space.bracketed(_opening(members), listed, b"}", may_be_empty=not members.low)
+
+    def _others(self, classes: Items[KeyClass]) -> Node:
+        """Any one member of `classes`."""
+        options = []
+        for found in classes:
+            value = self._value(found.terms)
+            if value != NOTHING:
+                options.append(self._space.member(self._key(found.keys), value))
+        return options[0] if len(options) == 1 else Choice(tuple(options))
+
+    def _key(self, keys: StringSet) -> Node:
+        """A key of `keys` that no rule names."""
+        known = self._keys.get(keys)
+        if known is None:
+            known = self._keys[keys] = Flagged(self._spelled(keys), OPEN_KEY)
+        return known
+
+    def _spelled(self, keys: StringSet) -> Node:
+        if keys.required or keys.forbidden or keys.low or keys.high is not None:
+            return self._strings.key(keys)
+        if not keys.excluded:
+            return ANY_KEY
+        return Except(ANY_KEY, frozenset(string_literal(key).value for key in keys.excluded))
+
+    def _written(self, named: Named) -> Node:
+        value = self._value(named.terms)
+        return NOTHING if value == NOTHING else self._space.member(string_literal(named.key), value)
+
+    def _in_order(self, members: Members, name: str) -> Node:
+        """Named members in order, then any number of others: a chain, every tail of which may be the whole."""
+        written: list[_Member] = []
+        for named in members.named:
+            node = self._written(named)
+            if node != NOTHING:
+                written.append(_Member(node, named.required))
+            elif named.required:
+                return self._dead(named.terms)
+        other = self._others(members.classes)
+        is_open = other != NOTHING
+        opening = _opening(members) if is_open else Literal(b"{")
+        if not written:
+            if not is_open:
+                return Sequence((Literal(b"{"), self._space.inside, Literal(b"}")))
+            listed = comma_list(other, 1, None, self._space.comma)
+            return self._space.bracketed(opening, listed, b"}", may_be_empty=True)
+        inside, may_be_empty = self._chain(written, other, name)
+        return self._space.bracketed(opening, inside, b"}", may_be_empty=may_be_empty)
+
+    def _chain(self, members: Items[_Member], other: Node, name: str) -> tuple[Node, bool]:
+        """`members` with commas between, one at least, then others; and whether there may be none."""
+        comma = self._space.comma
+        rest: list[Node] = []
+        if other != NOTHING:
+            others = Sequence((comma, other))
+            rest.append(Repeat(others, 0, None))
+        first = next((index for index, member in enumerate(members) if member.required), None)
+        last_leading = len(members) if first is None else first
+        for member in reversed(members[last_leading + 1 :]):
+            more = Sequence((comma, *_inside(member.written)))
+            rest.append(more if member.required else optional(more))
+        rest.reverse()
+        if first is not None and first == 0:
+            return Sequence((members[0].written, *rest)), False
+        return self._leading(members[: last_leading + 1], rest, other, name), first is None
+
+    def _leading(self, members: Items[_Member], rest: list[Node], other: Node, name: str) -> Node:
+        """Optional members up to the first required one, any of which may be what comes first; then `rest`."""
+        comma = self._space.comma
+        options: list[Node] = []
+        tail: list[Node] = rest
+        if not members[-1].required and other != NOTHING:
+            options.append(Sequence((other, *rest)))
+        for index in reversed(range(len(members))):
+            member = members[index]
+            options.append(Sequence((*_inside(member.written), *tail)))
+            if index:
+                more = Sequence((comma, *_inside(member.written)))
+                self._rules[f"{name}~tail{index}"] = Sequence((more if member.required else optional(more), *tail))
+                tail = [RuleRef(f"{name}~tail{index}")]
+        return Choice(tuple(reversed(options)))
+
+    def _graph(self, members: Members) -> Node:
+        if len(members.needs) > MAX_NEEDS:
+            raise UnsupportedGrammarError(f"more than {MAX_NEEDS} needs of the members of one object")
+        bodies: list[Node] = [self._space.comma]
+        places: list[Place] = []
+        for named in members.named:
+            found = self._bodies(string_literal(named.key), named.terms, named.needs, members, bodies)
+            if found:
+                places.append(Place(found, named.required))
+            elif named.required:
+                return self._dead(named.terms)
+        others: list[tuple[int, int]] = []
+        for keys in members.classes:
+            others.extend(self._bodies(self._key(keys.keys), keys.terms, keys.needs, members, bodies))
+        needs = (1 << len(members.needs)) - 1
+        spec = ObjectGraph(tuple(places), tuple(others), needs, members.low, members.high, not self._any_order)
+        inside = Graph(spec, tuple(bodies), spec.start())
+        opening = Flagged(Literal(b"{"), OPEN_OBJECT) if others else Literal(b"{")
+        space = () if self._space.inside == EMPTY else (self._space.inside,)
+        return Sequence((opening, *space, inside, *space, Literal(b"}")))
+
+    def _bodies(
+        self, key: Node, terms: Terms, needs: int, members: Members, bodies: list[Node]
+    ) -> tuple[tuple[int, int], ...]:
+        """Ways to write one member, with the needs that each meets; their bodies are added to `bodies`."""
+        found: list[tuple[int, int]] = []
+        for mask in range(needs + 1):
+            if mask & ~needs:
+                continue
+            wanted = (term for index, need in enumerate(members.needs) if mask >> index & 1 for term in need)
+            value = self._value((*terms, *wanted))
+            if value != NOTHING:
+                found.append((len(bodies), mask))
+                bodies.append(self._space.member(key, value))
+        return tuple(found)
 
 
-def _leading(members: Items[Member]) -> int:
-    """How many members may be the first that is written: up to the first required one."""
-    for index, member in enumerate(members):
-        if member.required:
-            return index + 1
-    return len(members)
+def _opening(members: Members) -> Node:
+    return Flagged(Literal(b"{"), OPEN_OBJECT) if members.classes else Literal(b"{")
 
 
-def _add(
-    rules: dict[str, Node], name: str, member: Member, following: Node, without: Node, separator: tuple[Node, ...]
-) -> Node:
-    """A rule that writes `member` and goes on with `following`, or, if it is optional, goes on with `without`."""
-    written = Sequence((*separator, string_literal(member.key), COLON, member.value, following))
-    rules[name] = written if member.required else Choice((written, without))
-    return RuleRef(name)
-
-
-@dataclass(slots=True)
-class _KeyTrie:
-    """Keys that begin alike; `ends` where one of them ends here."""
-
-    ends: bool = False
-    after: dict[int, _KeyTrie] = field(default_factory=dict)
-
-
-def _undeclared_key(name: str, keys: Iterable[str], rules: dict[str, Node]) -> Node:
-    """Any key but `keys`: one rule for every beginning of one, which either leaves them all or goes on."""
-    root = _KeyTrie()
-    for key in keys:
-        here = root
-        for char in key:
-            here = here.after.setdefault(ord(char), _KeyTrie())
-        here.ends = True
-    places = [root]
-    for trie in places:  # grows while it is walked: breadth first
-        places.extend(trie.after.values())
-    numbers = {id(trie): number for number, trie in enumerate(places)}
-    for trie in places:
-        onward = {char: RuleRef(f"{name}~key{numbers[id(child)]}") for char, child in trie.after.items()}
-        rules[f"{name}~key{numbers[id(trie)]}"] = _key_place(trie.ends, onward)
-    return Sequence((QUOTE, RuleRef(f"{name}~key0")))
-
-
-def _key_place(ends: bool, onward: dict[int, RuleRef]) -> Node:
-    options: list[Node] = [] if ends else [QUOTE]
-    options.append(Sequence((_all_but(frozenset(onward)), KEY_REST)))
-    options.extend(Sequence((_single(char), child)) for char, child in onward.items())
-    return Choice(tuple(options))
-
-
-@lru_cache(maxsize=4096)
-def _all_but(chars: frozenset[int]) -> Node:
-    return key_characters(ANY - CodePoints.of((char, char) for char in chars))
-
-
-@lru_cache(maxsize=4096)
-def _single(char: int) -> Node:
-    return key_characters(CodePoints.single(char))
+def _inside(node: Node) -> tuple[Node, ...]:
+    return node.parts if isinstance(node, Sequence) else (node,)

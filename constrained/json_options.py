@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import json
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from .errors import GrammarError
 
 Whitespace = Literal["none", "single", "indented", "any"]
 KeyOrder = Literal["schema", "any"]
@@ -36,3 +39,31 @@ class JsonOptions:
 
 
 DEFAULT_JSON_OPTIONS = JsonOptions()
+
+_ALLOWED: dict[str, tuple[object, ...]] = {
+    "whitespace": get_args(Whitespace),
+    "key_order": get_args(KeyOrder),
+    "escapes": get_args(Escapes),
+    "unknown_formats": get_args(UnknownFormats),
+}
+
+
+def options_text(options: JsonOptions) -> str:
+    """What of `options` differs from the defaults, as compact JSON; empty where nothing does.
+
+    Raises:
+        GrammarError: an option has a value that it cannot have.
+    """
+    found = {field.name: getattr(options, field.name) for field in fields(options)}
+    for name, value in found.items():
+        allowed = _ALLOWED.get(name, (True, False))
+        if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
+            shown = ", ".join(repr(choice) for choice in allowed)
+            raise GrammarError(f"{name} must be one of {shown}, not {value!r}")
+    changed = {name: value for name, value in found.items() if value != getattr(DEFAULT_JSON_OPTIONS, name)}
+    return json.dumps(changed, separators=(",", ":")) if changed else ""
+
+
+def options_of(text: str) -> JsonOptions:
+    """The options that `options_text` wrote."""
+    return JsonOptions(**json.loads(text)) if text else DEFAULT_JSON_OPTIONS

@@ -1,9 +1,9 @@
 """JSON Schema as rules over bytes.
 
 Every subschema becomes one rule, named by its JSON pointer (``#/properties/age``), and so does every conjunction of
-subschemas; recursive references are recursive rules and nothing here recurses. Keywords are honoured exactly or refused
-by name; json_text.py says which spellings of a value are allowed. Source: JSON Schema draft 2020-12, and draft 4's
-boolean `exclusiveMinimum`.
+subschemas (json_terms.py); recursive references are recursive rules and nothing here recurses. Keywords are honoured
+exactly or refused by name; json_text.py says which spellings of a value are allowed. Source: JSON Schema draft 2020-12;
+json_document.py reads older drafts.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ import json
 from decimal import Decimal
 from typing import Any
 
-from .errors import GrammarError, GrammarLimitError
-from .json_conjunction import Conjunction, Flat, Part, Parts, are_disjoint, flatten, options_of
-from .json_keywords import ARRAY_KEYWORDS, OBJECT_KEYWORDS, TypeName, refuse
-from .json_numbers import integer, number
-from .json_objects import Member, lower_object
-from .json_text import (
-    ANY_ARRAY,
-    ANY_CHAR,
-    ANY_OBJECT,
-    ANY_VALUE,
-    BOOLEAN,
-    COMMA,
-    NULL,
-    QUOTE,
-    characters,
-    comma_list,
-    literal,
-    shared_rules,
-    string,
-)
+from .errors import GrammarError, GrammarLimitError, UnsupportedGrammarError
+from .json_arrays import ArrayRules
+from .json_branches import Branches, Branching
+from .json_document import Document
+from .json_evaluator import Evaluator
+from .json_literals import any_order_literal
+from .json_members import MemberPlan, string_set
+from .json_numbers import NumberSet, lower_number
+from .json_objects import ObjectRules
+from .json_options import DEFAULT_JSON_OPTIONS, JsonOptions
+from .json_strings import Strings
+from .json_terms import ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, NUMBER, OBJECT, STRING, Flat, Terms, holds
+from .json_text import ANY_VALUE, literal, shared_rules, spacing
+from .json_text import BOOLEAN as ANY_BOOLEAN
+from .json_text import NULL as NULL_TEXT
 from .limits import CompileLimits, Deadline
-from .regex import CharRules, lower_search
-from .rules import EMPTY, NOTHING, Choice, Literal, Node, Repeat, RuleRef, Rules, Sequence
+from .rules import NOTHING, Choice, Literal, Node, RuleRef, Rules
+
+_COMPOUND = ARRAY | OBJECT
+_MAX_BRANCHES = 64
+"""Branches of what `propertyNames` says of strings."""
 
 
-def lower_json_schema(source: str, limits: CompileLimits, deadline: Deadline) -> Rules:
-    """Rules of the JSON texts that validate against the schema `source`.
+def lower_json_schema(
+    source: str, limits: CompileLimits, deadline: Deadline, options: JsonOptions = DEFAULT_JSON_OPTIONS
+) -> Rules:
+    """Rules of the JSON texts that validate against the schema `source`, written as `options` say.
 
     Raises:
         GrammarError: not a legal schema, or a reference that leads nowhere.
@@ -46,9 +46,8 @@ def lower_json_schema(source: str, limits: CompileLimits, deadline: Deadline) ->
         GrammarLimitError: too large.
     """
     limits.check("source_chars", len(source), "characters of the schema")
-    lowering = _Lowering(_parse(source), limits, deadline)
-    lowering.run()
-    return Rules(lowering.start, lowering.rules)
+    lowering = _Lowering(Document(_parse(source), limits), limits, deadline, options)
+    return Rules(lowering.run(), lowering.rules)
 
 
 def _parse(source: str) -> Any:
@@ -68,120 +67,164 @@ def _parse(source: str) -> Any:
 class _Lowering:
     """The rules made so far, and the conjunctions still to do."""
 
-    def __init__(self, root: Any, limits: CompileLimits, deadline: Deadline) -> None:
-        self.rules: dict[str, Node] = shared_rules()
-        self._root = root
+    def __init__(self, document: Document, limits: CompileLimits, deadline: Deadline, options: JsonOptions) -> None:
+        self.rules: dict[str, Node] = dict(shared_rules(options))
+        self._document = document
         self._limits = limits
         self._deadline = deadline
-        self._chars = CharRules(self.rules, "json/chars", characters, deadline)
-        self._todo: list[tuple[str, Parts]] = []
-        self._names: dict[frozenset[str], str] = {}
-        self.start = self._rule((Part("", "", root),)).name
+        self._options = options
+        self._space = spacing(options)
+        self._strings = Strings(self.rules, limits, deadline, options)
+        self._evaluator = Evaluator(document, self._strings)
+        self._branching = Branching(document, self._evaluator)
+        self._objects = ObjectRules(self.rules, self._strings, options, self._value, self._dead)
+        self._arrays = ArrayRules(document, options, self._value, self._domain)
+        self._todo: list[tuple[str, Terms, Branches]] = []
+        self._nodes: dict[frozenset[object], Node] = {}
 
-    def run(self) -> None:
-        """Make all rules that the start rule needs."""
+    def run(self) -> str:
+        """Make all rules of the document; the name of the one that it starts with."""
+        start = self._value((holds(self._document.start),))
         while self._todo:
             self._deadline.check()
-            name, parts = self._todo.pop()
-            self.rules[name] = self._lower(name, parts)
-            self._limits.check("rules", len(self.rules), "rules of the schema", pointer=parts[0].pointer)
+            name, terms, branches = self._todo.pop()
+            self.rules[name] = self._lower(name, terms, branches)
+            self._limits.check("rules", len(self.rules), "rules of the schema", pointer=terms[0].pointer)
+        if isinstance(start, RuleRef):
+            return start.name
+        self.rules["#"] = start
+        return "#"
 
-    def _rule(self, parts: Parts) -> RuleRef:
-        """A reference to the rule of all `parts` together, to be made if it is not yet."""
-        parts = tuple(part for part in parts if part.schema is not True)
-        if not parts:
+    def _value(self, terms: Terms) -> Node:
+        """What all `terms` together match: a small node, or a call of a rule that is made later."""
+        if not terms:
             return ANY_VALUE
-        key = frozenset(part.name for part in parts)
-        name = self._names.get(key)
-        if name is None:
-            suffix = "" if len(key) == 1 else f"~and{len(self._names)}"
-            name = self._names[key] = f"#{parts[0].name}{suffix}"
-            self._todo.append((name, parts))
-        return RuleRef(name)
+        key = frozenset(terms)
+        node = self._nodes.get(key)
+        if node is None:
+            node = self._nodes[key] = self._make(terms)
+        return node
 
-    def _lower(self, name: str, parts: Parts) -> Node:
-        flat = flatten(parts, self._root)
+    def _make(self, terms: Terms) -> Node:
+        branches = self._branching.branches(terms)
+        flat = branches.flat
         if flat.impossible:
             return NOTHING
-        if flat.unions:
-            return self._union(flat)
-        if flat.own != parts and len(flat.own) == 1:
-            return self._rule(flat.own)  # an alias: the subschema's own rule is shared
-        both = Conjunction(flat.own)
-        listed = both.listed()
-        if listed is not None:
-            return Choice(tuple(literal(value) for value in listed if both.admits(value)))
-        return Choice(tuple(self._typed(type_name, both, name) for type_name in both.types))
+        if flat.listed is not None:
+            admitted = [value for value in flat.listed if self._evaluator.admits(value, terms)]
+            return _choice([self._listed(value) for value in admitted])
+        if not flat.pieces and not flat.unions:
+            return ANY_VALUE
+        if branches.options is None and not flat.types & _COMPOUND:
+            return _choice(self._scalars(flat))
+        key = frozenset((*flat.pieces, *flat.unions))
+        node = self._nodes.get(key)
+        if node is None:
+            node = self._nodes[key] = RuleRef(self._name(terms, flat))
+            self.rules[node.name] = NOTHING  # its place: two must not have one name
+            self._todo.append((node.name, terms, branches))
+        return node
 
-    def _union(self, flat: Flat) -> Node:
-        """One option of the first union, with all the rest."""
-        union, *others = flat.unions
-        (keyword,) = union.schema
-        options = options_of(union, keyword)
-        if keyword == "oneOf" and not are_disjoint(options, self._root):
-            refuse("oneOf", union.pointer, " unless its schemas surely exclude each other; see also 'anyOf'")
-        return Choice(tuple(self._rule((*flat.own, *others, option)) for option in options))
+    def _name(self, terms: Terms, flat: Flat) -> str:
+        """A new name, by where the first of `terms` stands."""
+        pointer = next((term.pointer for term in (*flat.pieces, *terms) if term.pointer), "")
+        name = f"#{pointer}"
+        return name if name not in self.rules and len(terms) == 1 else f"{name}~and{len(self.rules)}"
 
-    def _typed(self, type_name: TypeName, both: Conjunction, name: str) -> Node:
-        match type_name:
-            case "object":
-                return self._object(both, name)
-            case "array":
-                return self._array(both, name)
-            case "string":
-                return self._string(both)
-            case "number":
-                return (integer if both.wants_whole() else number)(both.bounds())
-            case "integer":
-                both.wants_whole()  # refuses other divisors
-                return NOTHING if "number" in both.types else integer(both.bounds())
-            case "boolean":
-                return BOOLEAN
-            case "null":
-                return NULL
+    def _dead(self, terms: Terms) -> Node:
+        """A rule that matches nothing, by whose name errors say where."""
+        name = f"#{terms[0].pointer}"
+        self.rules.setdefault(name, NOTHING)
+        return RuleRef(name) if self.rules[name] == NOTHING else NOTHING
 
-    def _string(self, both: Conjunction) -> Node:
-        low, high = both.span("minLength", "maxLength")
-        if high is not None and high < low:
-            return NOTHING
-        found = both.pattern()
-        if found is None:
-            return string(low, high)
-        pattern, where = found
-        try:
-            inside = lower_search(pattern, low, high, self._chars, ANY_CHAR, self._limits)
-        except GrammarError as error:
-            raise type(error)(str(error), pointer=where) from error
-        return Sequence((QUOTE, inside, QUOTE))
+    def _listed(self, value: Any) -> Node:
+        if self._options.key_order == "any":
+            return any_order_literal(value, self._space)
+        return literal(value, self._space)
 
-    def _array(self, both: Conjunction, name: str) -> Node:
-        if not both.says_of(ARRAY_KEYWORDS):
-            return ANY_ARRAY
-        low, high = both.span("minItems", "maxItems")
-        if high is not None and high < low:
-            return NOTHING
-        places = both.places()
-        items = self._rule(both.element(places))
-        if not places:
-            return Sequence((Literal(b"["), comma_list(items, low, high), Literal(b"]")))
-        count = places if high is None else min(places, high)
-        prefix: list[Node] = [self._rule(both.element(index)) for index in range(count)]
-        return Sequence((Literal(b"["), self._tuple(prefix, items, low, high, name), Literal(b"]")))
+    def _lower(self, name: str, terms: Terms, branches: Branches) -> Node:
+        if branches.options is not None:
+            return _choice([self._value(option) for option in branches.options])
+        flat = branches.flat
+        options: list[Node] = []
+        if flat.types & OBJECT:
+            options.append(self._object(flat, name))
+        if flat.types & ARRAY:
+            options.append(self._arrays.array(flat))
+        return _choice([*options, *self._scalars(flat)])
 
-    def _tuple(self, prefix: list[Node], items: Node, low: int, high: int | None, name: str) -> Node:
-        """`prefix` in order, then `items`, `low` to `high` elements in all: one rule for each place of the prefix."""
-        most = None if high is None else high - len(prefix)
-        more: Node = Repeat(Sequence((COMMA, items)), max(low - len(prefix), 0), most)
-        for index in reversed(range(len(prefix))):
-            separator = (COMMA,) if index else ()
-            place = Sequence((*separator, prefix[index], more))
-            self.rules[f"{name}~place{index}"] = Choice((place, EMPTY)) if index >= low else place
-            more = RuleRef(f"{name}~place{index}")
-        return more
+    def _object(self, flat: Flat, name: str) -> Node:
+        plan = MemberPlan(
+            flat, self._document, self._evaluator, self._strings, self._flats, self._options.additional_properties
+        )
+        members = plan.members()
+        return NOTHING if members is None else self._objects.object(members, name)
 
-    def _object(self, both: Conjunction, name: str) -> Node:
-        if not both.says_of(OBJECT_KEYWORDS):
-            return ANY_OBJECT
-        required = both.required()
-        members = [Member(key, self._rule(both.member(key)), key in required) for key in both.declared()]
-        return lower_object(name, members, self._rule(both.other_members()), self.rules)
+    def _scalars(self, flat: Flat) -> list[Node]:
+        options: list[Node] = []
+        if flat.types & STRING:
+            options.append(self._strings.value(string_set(flat)))
+        if flat.types & NUMBER:
+            options.append(lower_number(_number_set(flat)))
+        if flat.types & BOOLEAN:
+            excluded = {value for value in flat.excluded if isinstance(value, bool)}
+            texts = [Literal(text) for value, text in ((True, b"true"), (False, b"false")) if value not in excluded]
+            options.append(_choice(list(texts)) if excluded else ANY_BOOLEAN)
+        if flat.types & NULL:
+            options.append(NULL_TEXT)
+        return options
+
+    def _flats(self, terms: Terms) -> list[Flat]:
+        """The branches of a conjunction without unions.
+
+        Raises:
+            UnsupportedGrammarError: there are too many.
+        """
+        found: list[Flat] = []
+        todo = [terms]
+        while todo:
+            some = todo.pop()
+            branches = self._branching.branches(some)
+            flat = branches.flat
+            if flat.listed is not None:
+                flat.listed = [value for value in flat.listed if self._evaluator.admits(value, some)]
+            if not flat.impossible:
+                todo.extend(branches.options or ())
+                found.extend([flat] if branches.options is None else [])
+            if len(found) + len(todo) > _MAX_BRANCHES:
+                raise UnsupportedGrammarError(
+                    f"more than {_MAX_BRANCHES} branches of the names of properties", pointer=terms[0].pointer
+                )
+        return found
+
+    def _domain(self, terms: Terms) -> int | None:
+        """How many values a conjunction has, where they are few and known."""
+        flat = self._branching.branches(terms).flat
+        if flat.impossible:
+            return 0
+        if flat.listed is not None:
+            return sum(self._evaluator.admits(value, terms) for value in flat.listed)
+        if flat.types & ~(BOOLEAN | NULL):
+            return None
+        excluded = sum(isinstance(value, bool) for value in flat.excluded)
+        return (2 - excluded if flat.types & BOOLEAN else 0) + bool(flat.types & NULL)
+
+
+def _number_set(flat: Flat) -> NumberSet:
+    types = flat.types & NUMBER
+    return NumberSet(
+        flat.bounds,
+        True if types == INTEGER else False if types == FRACTION else None,
+        tuple(flat.multiples),
+        tuple(flat.not_multiples),
+        tuple(
+            Decimal(value)
+            for value in flat.excluded
+            if isinstance(value, int | Decimal) and not isinstance(value, bool)
+        ),
+    )
+
+
+def _choice(options: list[Node]) -> Node:
+    kept = [option for option in options if option != NOTHING]
+    return kept[0] if len(kept) == 1 else Choice(tuple(kept)) if kept else NOTHING

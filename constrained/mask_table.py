@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from .compiled import CompiledGrammar
+from .backends.backend import TokenGrammar
 from .errors import PalmetteError
 from .vocabulary import Vocabulary
 
@@ -39,14 +39,14 @@ class MaskTable:
         self._references = [0] * rows
         self._free = list(range(rows - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced rows, least recently used first
-        self._rows_of: WeakKeyDictionary[CompiledGrammar, dict[int, tuple[int, int]]] = WeakKeyDictionary()
+        self._rows_of: WeakKeyDictionary[TokenGrammar, dict[int, tuple[int, int]]] = WeakKeyDictionary()
         """By grammar and state: a row, and how often it had been written. A busy row would keep its grammars alive."""
         self._writes = [0] * rows
         self._row_of_bits: dict[bytes, int] = {}
         self._content: list[bytes | None] = [None] * rows  # None: free or private
         self._updated: dict[int, None] = {}  # rows written since take_updates, in order
 
-    def acquire(self, grammar: CompiledGrammar, state: int) -> int:
+    def acquire(self, grammar: TokenGrammar, state: int) -> int:
         """Row id of `grammar.mask(state)`, referenced until `release`.
 
         Raises:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from .errors import TokenRejectedError
 
 if TYPE_CHECKING:
-    from .compiled import CompiledGrammar
+    from .backends.backend import TokenGrammar
 
 
 class Matcher:
@@ -21,7 +21,7 @@ class Matcher:
         state: the grammar's state after the accepted tokens.
     """
 
-    def __init__(self, grammar: CompiledGrammar) -> None:
+    def __init__(self, grammar: TokenGrammar) -> None:
         """A matcher at the start of `grammar`; `CompiledGrammar.matcher` makes one."""
         self.grammar = grammar
         self.state = grammar.start

@@ -6,7 +6,7 @@ import threading
 from functools import lru_cache
 
 from .automaton import DEAD, LazyAutomaton
-from .compiler import make_automaton
+from .compiler import make_automaton, warm_up
 from .grammar import Grammar
 from .limits import DEFAULT_LIMITS
 from .rules import ALL_BYTES
@@ -34,4 +34,5 @@ def matches(grammar: Grammar, text: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _automaton(grammar: Grammar) -> LazyAutomaton:
+    warm_up()
     return make_automaton(grammar, ALL_BYTES, range(256), DEFAULT_LIMITS)

@@ -2,45 +2,60 @@
 
 from __future__ import annotations
 
-import heapq
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .errors import GrammarError
 from .limits import CompileLimits, Deadline
-from .rules import ByteClass, Choice, Except, Flagged, Graph, Literal, Node, Repeat, RuleRef, Rules, Sequence
+from .rules import (
+    ALL_BYTES,
+    ByteClass,
+    Choice,
+    Except,
+    Flagged,
+    Graph,
+    Literal,
+    Node,
+    Repeat,
+    RuleRef,
+    Rules,
+    Sequence,
+)
 
-RETURN = 0  # the one position that ends every rule and every counted round
+RETURN = 0  # the one position that ends every rule, counted round, edge of a graph and text with words left out
+INFINITE = 1 << 40  # the length of what matches nothing; above every finite one
+UNBOUNDED = -1
 
 
 class Op(IntEnum):
-    """What happens at a position."""
+    """What happens at a position. kernels of machine.py know these numbers."""
 
-    BYTES = 0  # take one byte of `mask`, go to `next`
-    SPLIT = 1  # go to each of `targets`, taking nothing
-    CALL = 2  # do the rule at `body`, then go to `next`
-    REPEAT = 3  # do `body` `low` to `high` times, then go to `next`
-    RETURN = 4  # end of a rule, of a round of a REPEAT, of an edge of a GRAPH, or of an EXCEPT
-    GRAPH = 5  # go through `graph` from its state, then to `next`
-    EXCEPT = 6  # do `body`, flat, unless it spells one of `words`, then go to `next`
+    BYTES = 0  # take one byte of the mask, go to NEXT
+    SPLIT = 1  # go to each target, taking nothing
+    CALL = 2  # do the rule at BODY, then go to NEXT
+    REPEAT = 3  # do BODY LOW to HIGH times, then go to NEXT
+    RETURN = 4
+    GRAPH = 5  # go through a graph from its state LOW, then to NEXT; targets are the first positions of its bodies
+    EXCEPT = 6  # do BODY, flat, unless it spells a word of the trie at LOW (made when first needed), then go to NEXT
 
 
-@dataclass(slots=True)
-class Position:
-    """One instruction; the fields that its `op` does not use keep their defaults. `high` None is unbounded."""
+class Field(IntEnum):
+    """Columns of `Program.positions`."""
 
-    op: Op = Op.SPLIT
-    mask: int = 0
-    next: int = RETURN
-    body: int = RETURN
-    low: int = 0
-    high: int | None = None
-    targets: tuple[int, ...] = ()  # of a GRAPH: the first position of each body
-    flags: int = 0
-    graph: Graph | None = None
-    words: frozenset[bytes] = frozenset()
+    OP = 0
+    NEXT = 1
+    BODY = 2
+    LOW = 3
+    HIGH = 4  # UNBOUNDED for none
+    TARGETS = 5  # where in `Program.targets` its targets begin
+    COUNT = 6  # how many targets
+    MASK = 7  # row of `Program.masks`
+    FLAGS = 8
+    LOOPS = 9  # 1 for the SPLIT of an unbounded loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,210 +63,197 @@ class Program:
     """Positions of a whole grammar.
 
     Attributes:
-        positions: `positions[RETURN]` is the one return.
+        positions: [positions, fields] int64, by `Field`; ``positions[RETURN]`` is the one return.
+        targets: [targets] int64 positions.
+        masks: [masks, 4] int64, sets of bytes: bit ``b % 64`` of word ``b // 64`` is byte b.
         start: the first position of the start rule.
-        shortest: [positions] the fewest bytes from a position to the RETURN of its own rule or round.
+        graphs: by position, the graph of each GRAPH.
+        words: by position, the words of each EXCEPT.
+        rules: how many rules were reached.
     """
 
-    positions: list[Position]
+    positions: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    masks: NDArray[np.int64]
     start: int
-    shortest: list[int]
+    graphs: dict[int, Graph]
+    words: dict[int, frozenset[bytes]]
+    rules: int
 
 
-def build_program(grammar: Rules, limits: CompileLimits, deadline: Deadline) -> Program:
-    """Flatten verified `grammar`.
+def build_program(grammar: Rules, limits: CompileLimits, deadline: Deadline, alphabet: int = ALL_BYTES) -> Program:
+    """Flatten the rules that the start rule needs, over the bytes of `alphabet` (bit b: byte b).
 
     Raises:
         GrammarLimitError: too many rules, positions or needed repetitions, or out of time.
+        GrammarError: a reference to no rule, or impossible bounds.
     """
-    limits.check("rules", len(grammar.rules), "the grammar's rules")
-    builder = _Builder(grammar, limits, deadline)
+    builder = _Builder(grammar, limits, deadline, alphabet)
     builder.build()
-    return Program(builder.positions, builder.entries[grammar.start], _shortest(builder.positions))
+    return builder.program()
+
+
+_Task = tuple[Node, int, int, int]  # node, the position that does it, the one after it, flags of its bytes
 
 
 class _Builder:
-    def __init__(self, grammar: Rules, limits: CompileLimits, deadline: Deadline) -> None:
-        self._grammar = grammar
+    def __init__(self, grammar: Rules, limits: CompileLimits, deadline: Deadline, alphabet: int) -> None:
+        self._rules = grammar.rules
+        self._start = grammar.start
         self._limits = limits
         self._deadline = deadline
-        self.positions: list[Position] = [Position(Op.RETURN)]
-        self.entries: dict[str, int] = {}
-        self._todo: list[tuple[Node, int, int, int]] = []
+        self._alphabet = alphabet
+        self._positions: list[tuple[int, ...]] = [_row(Op.RETURN)]
+        self._targets: list[int] = []
+        self._masks: dict[int, int] = {0: 0}
+        self._entries: dict[str, int] = {}
+        self._new_rules: list[str] = []
+        self._todo: list[_Task] = []
+        self._graphs: dict[int, Graph] = {}
+        self._words: dict[int, frozenset[bytes]] = {}
 
     def build(self) -> None:
-        for name in self._grammar.rules:
-            self.entries[name] = self._new()
-        for name, node in self._grammar.rules.items():
-            self._todo.append((node, self.entries[name], RETURN, 0))
+        self._entry(self._start)
+        while self._new_rules:
+            name = self._new_rules.pop()
+            self._todo.append((self._rules[name], self._entries[name], RETURN, 0))
             while self._todo:
                 self._place(*self._todo.pop())
-                self._limits.check("positions", len(self.positions), "the grammar's positions")
+            self._limits.check("positions", len(self._positions), "the grammar's positions")
             self._deadline.check()
 
+    def program(self) -> Program:
+        masks = b"".join(mask.to_bytes(32, "little") for mask in self._masks)
+        return Program(
+            np.array(self._positions, np.int64),
+            np.array(self._targets or [0], np.int64),
+            np.frombuffer(masks, "<i8").reshape(-1, 4).astype(np.int64),
+            self._entries[self._start],
+            self._graphs,
+            self._words,
+            len(self._entries),
+        )
+
+    def _entry(self, name: str) -> int:
+        known = self._entries.get(name)
+        if known is None:
+            if name not in self._rules:
+                raise GrammarError(f"there is no rule {name!r}")
+            known = self._entries[name] = self._new()
+            self._new_rules.append(name)
+            self._limits.check("rules", len(self._entries), "the grammar's rules")
+        return known
+
     def _new(self) -> int:
-        self.positions.append(Position())
-        return len(self.positions) - 1
+        self._positions.append(_NOTHING)
+        return len(self._positions) - 1
 
     def _later(self, node: Node, then: int, flags: int) -> int:
         entry = self._new()
         self._todo.append((node, entry, then, flags))
         return entry
 
+    def _mask(self, mask: int) -> int:
+        return self._masks.setdefault(mask & self._alphabet, len(self._masks))
+
+    def _split(self, entry: int, targets: Iterable[int], loops: int = 0) -> None:
+        first = len(self._targets)
+        self._targets.extend(targets)
+        count = len(self._targets) - first
+        self._positions[entry] = _row(Op.SPLIT, targets=first, count=count, loops=loops)
+
     def _place(self, node: Node, entry: int, then: int, flags: int) -> None:
         """Make position `entry` do `node` and go on at `then`."""
+        kind = type(node)  # not `match`: this is the inner loop of a compilation
+        if kind is Literal:
+            self._place_literal(node.value, entry, then, flags)  # type: ignore[union-attr]  # `kind is` does not narrow
+        elif kind is Sequence:
+            self._place_sequence(node.parts, entry, then, flags)  # type: ignore[union-attr]  # as above
+        elif kind is RuleRef:
+            body = self._entry(node.name)  # type: ignore[union-attr]  # as above
+            self._positions[entry] = _row(Op.CALL, then, body)
+        elif kind is Choice:
+            options = node.options  # type: ignore[union-attr]  # as above
+            self._split(entry, [self._later(option, then, flags) for option in options])
+        elif kind is ByteClass:
+            mask = self._mask(node.mask)  # type: ignore[union-attr]  # as above
+            self._positions[entry] = _row(Op.BYTES, then, mask=mask, flags=flags)
+        else:
+            self._place_rare(node, entry, then, flags)
+
+    def _place_rare(self, node: Node, entry: int, then: int, flags: int) -> None:
         match node:
-            case Literal(value):
-                self._place_literal(value, entry, then, flags)
-            case ByteClass(mask):
-                self.positions[entry] = Position(Op.BYTES, mask=mask, next=then, flags=flags)
-            case Sequence(parts):
-                entries = [entry, *(self._new() for _ in parts[1:])]
-                following = [*entries[1:], then]
-                self._todo.extend(
-                    (part, here, after, flags) for part, here, after in zip(parts, entries, following, strict=True)
-                )
-            case Choice(options):
-                targets = tuple(self._later(option, then, flags) for option in options)
-                self.positions[entry] = Position(Op.SPLIT, targets=targets)
+            case Repeat():
+                self._place_repeat(node, entry, then, flags)
             case Flagged(body, more):
                 self._todo.append((body, entry, then, flags | more))
             case Except(body, words):
-                inside = self._later(body, RETURN, flags)
-                self.positions[entry] = Position(Op.EXCEPT, body=inside, next=then, words=words)
+                self._words[entry] = words
+                self._positions[entry] = _row(Op.EXCEPT, then, self._later(body, RETURN, flags), -1)
             case Graph(_, bodies, _):
-                targets = tuple(self._later(body, RETURN, flags) for body in bodies)
-                self.positions[entry] = Position(Op.GRAPH, targets=targets, next=then, graph=node)
-            case Repeat():
-                self._place_repeat(node, entry, then, flags)
-            case RuleRef(name):
-                self.positions[entry] = Position(Op.CALL, body=self.entries[name], next=then)
+                self._graphs[entry] = node
+                first = len(self._targets)
+                self._targets.extend([self._later(body, RETURN, flags) for body in bodies])
+                self._positions[entry] = _row(Op.GRAPH, then, targets=first, count=len(bodies))
+            case _:
+                raise TypeError(f"{node!r} is no node of a grammar")
+
+    def _place_sequence(self, parts: tuple[Node, ...], entry: int, then: int, flags: int) -> None:
+        if not parts:
+            self._split(entry, (then,))
+            return
+        for part in parts[:-1]:
+            following = self._new()
+            self._todo.append((part, entry, following, flags))
+            entry = following
+        self._todo.append((parts[-1], entry, then, flags))
 
     def _place_literal(self, value: bytes, entry: int, then: int, flags: int) -> None:
         if not value:
-            self.positions[entry] = Position(Op.SPLIT, targets=(then,))
+            self._split(entry, (then,))
             return
-        entries = [entry, *(self._new() for _ in value[1:]), then]
-        for byte, here, following in zip(value, entries, entries[1:], strict=False):
-            self.positions[here] = Position(Op.BYTES, mask=1 << byte, next=following, flags=flags)
+        positions = self._positions
+        for byte in value[:-1]:
+            following = len(positions)
+            positions[entry] = _row(Op.BYTES, following, mask=self._mask(1 << byte), flags=flags)
+            positions.append(_NOTHING)
+            entry = following
+        positions[entry] = _row(Op.BYTES, then, mask=self._mask(1 << value[-1]), flags=flags)
 
     def _place_repeat(self, node: Repeat, entry: int, then: int, flags: int) -> None:
-        self._limits.check("min_repeat", node.min, "a repetition's lower bound")
-        match node.min, node.max:
-            case 0, 1:
-                body = self._later(node.body, then, flags)
-                self.positions[entry] = Position(Op.SPLIT, targets=(body, then))
-            case 0, None:
-                body = self._later(node.body, entry, flags)
-                self.positions[entry] = Position(Op.SPLIT, targets=(body, then))
-            case 1, None:
-                again = self._new()
-                body = self._later(node.body, again, flags)
-                self.positions[again] = Position(Op.SPLIT, targets=(body, then))
-                self.positions[entry] = Position(Op.SPLIT, targets=(body,))
-            case low, high:
-                body = self._later(node.body, RETURN, flags)
-                self.positions[entry] = Position(Op.REPEAT, body=body, next=then, low=low, high=high)
-
-
-def _shortest(positions: list[Position]) -> list[int]:
-    """Fewest bytes from each position to its RETURN.
-
-    Source: Knuth, "A generalization of Dijkstra's algorithm", 1977.
-    """
-    users: list[list[int]] = [[] for _ in positions]
-    for here, position in enumerate(positions):
-        for needed in {position.next, position.body, *position.targets} - {here}:
-            users[needed].append(here)
-    final: dict[int, int] = {}
-    heap = [(0, RETURN)]
-    while heap:
-        length, here = heapq.heappop(heap)
-        if here in final:
-            continue
-        final[here] = length
-        for user in users[here]:
-            cost = None if user in final else _cost(positions, positions[user], final)
-            if cost is not None:
-                heapq.heappush(heap, (cost, user))
-    return [final.get(here, 0) for here in range(len(positions))]
-
-
-def _cost(positions: list[Position], position: Position, final: dict[int, int]) -> int | None:
-    """Fewest bytes of `position` by what is `final` so far; None while something it needs is not."""
-    if position.op is Op.SPLIT:
-        return min((final[target] for target in position.targets if target in final), default=None)
-    rest = final.get(position.next)
-    if rest is None or position.op is Op.RETURN:
-        return None
-    if position.op is Op.BYTES:
-        return rest + 1
-    if position.graph is not None:
-        through = position.graph.spec.cost(position.graph.state, body_costs(position, final))
-        return None if math.isinf(through) else rest + int(through)
-    if position.op is Op.EXCEPT:
-        return rest + shortest_without(positions, position.body, Words(position.words), 0)
-    rounds = 1 if position.op is Op.CALL else position.low
-    if rounds == 0:
-        return rest
-    body = final.get(position.body)
-    return None if body is None else rest + rounds * body
-
-
-def body_costs(position: Position, costs: Mapping[int, int]) -> list[float]:
-    """Fewest bytes of each body of a GRAPH, infinite where it is not in `costs`."""
-    return [float(costs.get(target, math.inf)) for target in position.targets]
-
-
-class Words:
-    """The words of an EXCEPT as a trie. Node 0 is the root; `LEFT` is no beginning of any of them."""
-
-    LEFT = -1
-
-    def __init__(self, words: frozenset[bytes]) -> None:
-        self.after: list[dict[int, int]] = [{}]
-        self.is_word: list[bool] = [False]
-        for word in sorted(words):
-            here = 0
-            for byte in word:
-                if byte not in self.after[here]:
-                    self.after[here][byte] = len(self.after)
-                    self.after.append({})
-                    self.is_word.append(False)
-                here = self.after[here][byte]
-            self.is_word[here] = True
-
-    def step(self, node: int, byte: int) -> int:
-        """The node after `byte`."""
-        return self.after[node].get(byte, self.LEFT) if node >= 0 else self.LEFT
-
-    def allows_end(self, node: int) -> bool:
-        """Whether what was spelled is none of the words."""
-        return node < 0 or not self.is_word[node]
-
-
-def shortest_without(positions: list[Position], start: int, words: Words, node: int) -> int:
-    """Fewest bytes from `start`, in the flat body of an EXCEPT at a trie node, to its end."""
-    best = {(start, node): 0}
-    heap = [(0, start, node)]
-    while heap:
-        length, here, at = heapq.heappop(heap)
-        position = positions[here]
-        following: list[tuple[int, int, int]] = []
-        if position.op is Op.RETURN:
-            if words.allows_end(at):
-                return length
-        elif position.op is Op.BYTES:
-            told_apart = list(words.after[at]) if at >= 0 else []
-            others = position.mask & ~sum(1 << byte for byte in told_apart)
-            following = [(length + 1, position.next, words.step(at, b)) for b in told_apart if position.mask >> b & 1]
-            if others:
-                following.append((length + 1, position.next, Words.LEFT))
+        least, most = node.min, node.max
+        if least < 0 or (most is not None and most < least):
+            raise GrammarError(f"a repetition of {least} to {most} times")
+        self._limits.check("min_repeat", least, "a repetition's lower bound")
+        if (least, most) == (0, 1):
+            self._split(entry, (self._later(node.body, then, flags), then))
+        elif (least, most) == (0, None):
+            self._split(entry, (self._later(node.body, entry, flags), then), 1)
+        elif (least, most) == (1, None):
+            again = self._new()
+            body = self._later(node.body, again, flags)
+            self._split(again, (body, then), 1)
+            self._split(entry, (body,))
         else:
-            targets = position.targets if position.op is Op.SPLIT else (position.body,)
-            following = [(length, target, at) for target in targets]
-        for entry in following:
-            if entry[0] < best.get(entry[1:], 1 << 60):
-                best[entry[1:]] = entry[0]
-                heapq.heappush(heap, entry)
-    raise GrammarError("a text that must differ from some words can only be one of them")
+            body = self._later(node.body, RETURN, flags)
+            high = UNBOUNDED if most is None else min(most, 2**31 - 1)
+            self._positions[entry] = _row(Op.REPEAT, then, body, least, high)
+
+
+def _row(
+    op: Op,
+    then: int = RETURN,
+    body: int = RETURN,
+    low: int = 0,
+    high: int = 0,
+    targets: int = 0,
+    count: int = 0,
+    mask: int = 0,
+    flags: int = 0,
+    loops: int = 0,
+) -> tuple[int, ...]:
+    """A row of `Program.positions`, in the order of `Field`."""
+    return (op, then, body, low, high, targets, count, mask, flags, loops)
+
+
+_NOTHING = _row(Op.SPLIT)  # goes nowhere

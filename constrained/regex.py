@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
+from .char_dfa import Trimmed, pattern_dfa, trimmed
 from .code_points import CodePoints, utf8
 from .errors import GrammarLimitError, UnsupportedGrammarError
 from .limits import CompileLimits, Deadline
 from .regex_parser import parse_regex
-from .regex_tree import Alternation, Anchor, Chars, Concat, Pattern, Repetition, find_anchor, length_range
-from .rules import ByteClass, Choice, Node, Repeat, RuleRef, Rules, Sequence
+from .regex_tree import (
+    Alternation,
+    Anchor,
+    Boundary,
+    Chars,
+    Concat,
+    Look,
+    Pattern,
+    Repetition,
+    find_context,
+)
+from .rules import EMPTY, NOTHING, ByteClass, Choice, Node, Repeat, RuleRef, Rules, Sequence
 
 Spelling = Callable[[CodePoints], Node]
 
@@ -49,13 +61,33 @@ def lower_regex(pattern: str, limits: CompileLimits, deadline: Deadline) -> Rule
     """Rules of the texts that ``re.fullmatch(pattern, text)`` matches, in UTF-8.
 
     Raises:
-        GrammarError: see `parse_regex`; also an anchor that is not at an end of the pattern.
+        GrammarError: see `parse_regex`; also where what looks around needs too large an automaton.
     """
     rules: dict[str, Node] = {}
     chars = CharRules(rules, "utf8", utf8, deadline)
-    branches = anchored_branches(parse_regex(pattern, "python", limits), pattern)
-    rules["start"] = Choice(tuple(lower_pattern(Concat(branch.items), chars) for branch in branches))
+    tree = parse_regex(pattern, "python", limits)
+    branches = plain_branches(tree)
+    if branches is None:
+        rules["start"] = lower_automaton(trimmed(pattern_dfa(tree, search=False)), "state", EMPTY, chars.node, rules)
+    else:
+        rules["start"] = Choice(tuple(lower_pattern(Concat(branch.items), chars) for branch in branches))
+    deadline.check()
     return Rules("start", rules)
+
+
+def lower_automaton(
+    automaton: Trimmed, name: str, end: Node, chars: Callable[[CodePoints], Node], rules: dict[str, Node]
+) -> Node:
+    """The texts of `automaton`, each followed by `end`: one rule a state in `rules`, under names after `name`.
+
+    Every call of a state is the last thing that a rule does, so no stack grows.
+    """
+    for state, row in enumerate(automaton.edges):
+        options: list[Node] = [Sequence((chars(taken), RuleRef(f"{name}/{target}"))) for taken, target in row]
+        if automaton.accepting[state]:
+            options.append(end)
+        rules[f"{name}/{state}"] = Choice(tuple(options))
+    return RuleRef(f"{name}/0") if automaton.edges else NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,41 +116,60 @@ def anchored_branches(tree: Pattern, pattern: str) -> list[Branch]:
     """`tree` as alternatives whose anchors, if any, stand at their ends: ``(^a|b)c`` is ``^ac`` or ``bc``.
 
     Raises:
-        UnsupportedGrammarError: an anchor that is in the middle, or repeated.
+        UnsupportedGrammarError: it looks around elsewhere.
         GrammarLimitError: too many alternatives.
     """
+    found: list[Branch] = []
+    for branch in _branches(tree):
+        context = find_context(Concat(branch.items))
+        if context is not None:
+            _refuse(context, pattern)
+        found.append(branch)
+        if len(found) > _MAX_BRANCHES:
+            raise GrammarLimitError(f"the anchors of {pattern!r} stand in more than {_MAX_BRANCHES} alternatives")
+    return found
+
+
+def plain_branches(tree: Pattern) -> list[Branch] | None:
+    """`tree` as `anchored_branches` has it; None where that cannot be."""
+    found: list[Branch] = []
+    for branch in _branches(tree):
+        if len(found) == _MAX_BRANCHES or find_context(Concat(branch.items)) is not None:
+            return None
+        found.append(branch)
+    return found
+
+
+def _branches(tree: Pattern) -> Iterator[Branch]:
     todo: list[tuple[Pattern, ...]] = [(tree,)]
-    done: list[Branch] = []
     while todo:
         items = todo.pop()
         index = next((i for i, item in enumerate(items) if _hides_anchor(item)), None)
         if index is None:
-            done.append(_checked(_branch(items), pattern))
+            yield _branch(items)
         else:
             todo.extend((*items[:index], *way, *items[index + 1 :]) for way in reversed(_ways(items[index])))
-        if len(todo) + len(done) > _MAX_BRANCHES:
-            raise GrammarLimitError(f"the anchors of {pattern!r} stand in more than {_MAX_BRANCHES} alternatives")
-    return done
+
+
+def _refuse(context: Anchor | Boundary | Look, pattern: str) -> NoReturn:
+    feature = "an anchor that is not at an end"
+    if isinstance(context, Boundary):
+        feature = f"a word boundary (\\{'B' if context.negated else 'b'})"
+    elif isinstance(context, Look):
+        feature = context.name
+    raise UnsupportedGrammarError(
+        f"the regular expression {pattern!r} uses {feature}, which is not supported here", pointer=f"@{context.offset}"
+    )
 
 
 def _hides_anchor(item: Pattern) -> bool:
-    return isinstance(item, Concat | Alternation) and find_anchor(item) is not None
+    return isinstance(item, Concat | Alternation) and find_context(item) is not None
 
 
 def _ways(item: Pattern) -> list[tuple[Pattern, ...]]:
     if isinstance(item, Alternation):
         return [(branch,) for branch in item.branches]
     return [item.items] if isinstance(item, Concat) else [(item,)]
-
-
-def _checked(branch: Branch, pattern: str) -> Branch:
-    anchor = find_anchor(Concat(branch.items))
-    if anchor is not None:
-        raise UnsupportedGrammarError(
-            f"the regular expression {pattern!r} has an anchor that is not at an end, which is not supported",
-            pointer=f"@{anchor.offset}",
-        )
-    return branch
 
 
 def lower_pattern(tree: Pattern, chars: CharRules) -> Node:
@@ -132,51 +183,5 @@ def lower_pattern(tree: Pattern, chars: CharRules) -> Node:
             return Choice(tuple(lower_pattern(branch, chars) for branch in branches))
         case Repetition(item, low, high):
             return Repeat(lower_pattern(item, chars), low, high)
-        case Anchor(_, offset):
-            raise UnsupportedGrammarError("an anchor that is not at an end is not supported", pointer=f"@{offset}")
-
-
-def lower_search(
-    pattern: str, low: int, high: int | None, chars: CharRules, any_char: Node, limits: CompileLimits
-) -> Node:
-    """The rule of strings of `low` to `high` characters in which ECMA-262's `pattern` is found somewhere.
-
-    Raises:
-        UnsupportedGrammarError: the lengths matter and the pattern is more than one repeated set of characters.
-        GrammarError: see `parse_regex`.
-    """
-    anything = Repeat(any_char, 0, None)
-    options: list[Node] = []
-    for branch in anchored_branches(parse_regex(pattern, "ecma", limits), pattern):
-        body = _bounded(branch, low, high)
-        if body is None:
-            raise UnsupportedGrammarError(
-                f"the pattern {pattern!r} together with minLength or maxLength is not supported; put the length into it"
-            )
-        before = () if branch.at_start else (anything,)
-        after = () if branch.at_end else (anything,)
-        options.append(Sequence((*before, lower_pattern(body, chars), *after)))
-    return Choice(tuple(options))
-
-
-def _bounded(branch: Branch, low: int, high: int | None) -> Pattern | None:
-    """The branch's pattern with only texts of `low` to `high` characters; None where that is not known to be exact."""
-    whole = Concat(branch.items)
-    least, most = length_range(whole)
-    is_whole = branch.at_start and branch.at_end
-    if not is_whole:
-        most = None
-    if least >= low and (high is None or (most is not None and most <= high)):
-        return whole
-    if not is_whole or len(branch.items) != 1:
-        return None
-    return _bounded_run(branch.items[0], low, high)
-
-
-def _bounded_run(item: Pattern, low: int, high: int | None) -> Pattern | None:
-    if not isinstance(item, Repetition) or not isinstance(item.item, Chars):
-        return None
-    least = max(item.low, low)
-    bounds = [bound for bound in (item.high, high) if bound is not None]
-    most = min(bounds, default=None)
-    return Alternation(()) if most is not None and most < least else Repetition(item.item, least, most)
+        case Anchor() | Boundary() | Look():
+            _refuse(tree, "")

@@ -16,13 +16,27 @@ from .char_classes import (
     ECMA_NEWLINE,
     ECMA_SPACE,
     NEWLINE,
+    SEES_NOTHING,
     fold,
     unicode_class,
 )
 from .code_points import ANY, CodePoints, Range
 from .errors import GrammarError, UnsupportedGrammarError
 from .limits import CompileLimits
-from .regex_tree import Alternation, Anchor, Chars, Concat, Pattern, Repetition
+from .regex_tree import (
+    Alternation,
+    Anchor,
+    Boundary,
+    Chars,
+    Concat,
+    Look,
+    Pattern,
+    Repetition,
+    find_context,
+    length_range,
+    parts,
+)
+from .unicode_properties import unicode_property
 
 Dialect = Literal["python", "ecma"]
 
@@ -31,14 +45,11 @@ _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 _ASCII_CLASSES = {"d": ASCII_DIGITS, "s": ASCII_SPACE, "w": ASCII_WORD}
 _ECMA_CLASSES = {"d": ASCII_DIGITS, "s": ECMA_SPACE, "w": ASCII_WORD}
 _REFUSED_GROUPS = {
-    "?=": "lookahead",
-    "?!": "negative lookahead",
-    "?<=": "lookbehind",
-    "?<!": "negative lookbehind",
     "?>": "an atomic group",
     "?P=": "a backreference",
     "?(": "a conditional",
 }
+_LOOKS = {"?=": (True, False), "?!": (True, True), "?<=": (False, False), "?<!": (False, True)}
 _MAX_BOUND = 2**31 - 1
 
 
@@ -124,7 +135,7 @@ class _Parser:
         quantifier = self._quantifier()
         if quantifier is None:
             return item
-        if isinstance(item, Anchor):
+        if self._pattern[offset] != "(" and find_context(item) is not None:
             self._fail("nothing to repeat", offset)
         low, high = quantifier
         if self._skip("+"):
@@ -174,9 +185,9 @@ class _Parser:
         if char == "\\":
             return self._escape(offset)
         if char == ".":
-            return Chars(ANY if "s" in self._flags else ~(NEWLINE if self._python else ECMA_NEWLINE))
+            return Chars(ANY if "s" in self._flags else ~self._newline)
         if char in "^$":
-            return Anchor("start" if char == "^" else "end", offset)
+            return self._line_start(offset) if char == "^" else self._line_end(offset)
         if char in "*+?":
             self._fail("nothing to repeat", offset)
         if char == "{":
@@ -191,6 +202,22 @@ class _Parser:
             return chars
         return fold(chars & _ASCII) & _ASCII | chars if "a" in self._flags else fold(chars)
 
+    def _line_start(self, offset: int) -> Pattern:
+        start = Anchor("start", offset)
+        if "m" not in self._flags:
+            return start
+        return Alternation((start, Look(Chars(self._newline), ahead=False, negated=False, offset=offset)))
+
+    def _line_end(self, offset: int) -> Pattern:
+        end = Anchor("end", offset, soft=self._python)
+        if "m" not in self._flags:
+            return end
+        return Alternation((end, Look(Chars(self._newline), ahead=True, negated=False, offset=offset)))
+
+    @property
+    def _newline(self) -> CodePoints:
+        return NEWLINE if self._python else ECMA_NEWLINE
+
     # Groups
 
     def _group(self, offset: int) -> Pattern | None:
@@ -200,6 +227,9 @@ class _Parser:
         if self._skip("?#"):
             self._until(")", "a comment")
             return None
+        for mark, (ahead, negated) in _LOOKS.items():
+            if self._skip(mark):
+                return self._look(ahead, negated, offset)
         flags = self._flags
         if self._skip("?P<") or (not self._python and self._skip("?<")):
             self._name(offset)
@@ -208,6 +238,22 @@ class _Parser:
         tree = self._inside_group(offset)
         self._flags = flags
         return tree
+
+    def _look(self, ahead: bool, negated: bool, offset: int) -> Pattern:
+        flags = self._flags
+        item = self._inside_group(offset)
+        self._flags = flags
+        if not ahead:
+            self._check_behind(item, offset)
+        return Look(item, ahead, negated, offset)
+
+    def _check_behind(self, item: Pattern, offset: int) -> None:
+        low, high = length_range(item)
+        if self._python and low != high:
+            self._fail("a lookbehind needs a fixed width", offset)
+        for part in parts(item):
+            if isinstance(part, Look | Boundary) or (isinstance(part, Anchor) and part.side == "end"):
+                self._refuse("an assertion inside a lookbehind", part.offset)
 
     def _name(self, offset: int) -> None:
         name = self._until(">", "the name of a group")
@@ -233,9 +279,7 @@ class _Parser:
         on, minus, off = letters.partition("-")
         if (on + off).strip("aimsuxL") or (minus and not off) or (closing == ")" and (not on or minus)):
             self._fail(f"unknown extension '?{letters}{closing}'", offset)
-        if not self._python and letters:
-            self._refuse("inline flags, which ECMA-262 does not have", offset)
-        for letter in (letter for letter in "mxL" if letter in on):
+        for letter in (letter for letter in "xL" if letter in on):
             self._refuse(f"the flag {letter!r}", offset)
         if closing == ")" and offset != 0:
             self._fail("global flags not at the start", offset)
@@ -248,31 +292,44 @@ class _Parser:
 
     def _escape(self, offset: int) -> Pattern:
         char = self._peek()
-        if char in ("b", "B"):
-            self._refuse(f"a word boundary (\\{char})", offset)
-        if char in ("A", "Z") and self._python:
-            self._at += 1
-            return Anchor("start" if char == "A" else "end", offset)
+        if self._skip("b") or self._skip("B"):
+            word = self._named_set("w")
+            assert word is not None
+            return Boundary(word, char == "B", offset, sees_nothing=not self._python or SEES_NOTHING)
+        if self._skip("A"):
+            return Anchor("start", offset)
+        if self._skip("Z") or (not self._python and self._skip("z")):
+            return Anchor("end", offset)
         if char and char in "123456789" and not self._is_octal():
             self._refuse("a backreference", offset)
         if char == "k" and not self._python:
             self._refuse("a backreference", offset)
-        return Chars(self._folded(self._escaped_set(offset)))
+        member = self._escaped_set(offset)
+        return Chars(self._folded(CodePoints.single(member) if isinstance(member, int) else member))
 
     def _is_octal(self) -> bool:
         """Three octal digits are a character in Python, even where the first is not zero."""
         digits = self._peek(3)
         return self._python and len(digits) == 3 and all(digit in "01234567" for digit in digits)
 
-    def _escaped_set(self, offset: int) -> CodePoints:
-        """After a backslash, inside a class or outside: a named set, or one character."""
+    def _escaped_set(self, offset: int) -> CodePoints | int:
+        """After a backslash, inside a class or outside: a named set, or one character, maybe a surrogate."""
         char = self._take()
         named = self._named_set(char)
         if named is not None:
             return named
         if char in ("p", "P") and not self._python:
-            self._refuse(f"a Unicode property (\\{char})", offset)
-        return CodePoints.single(self._escaped_char(char, offset))
+            return self._property(char == "P", offset)
+        return self._escaped_char(char, offset)
+
+    def _property(self, is_negated: bool, offset: int) -> CodePoints:
+        if not self._skip("{"):
+            self._fail("missing '{' after \\p", offset)
+        name = self._until("}", "\\p{")
+        chars = unicode_property(name)
+        if chars is None:
+            self._refuse(f"the Unicode property {name!r}", offset)
+        return ~chars if is_negated else chars
 
     def _named_set(self, char: str) -> CodePoints | None:
         letter = char.lower()
@@ -348,7 +405,7 @@ class _Parser:
         while (first and self._python) or self._peek() != "]":
             if not self._peek():
                 self._fail("unterminated character set", offset)
-            ranges += self._class_item().ranges
+            ranges += self._class_item()
             first = False
         self._at += 1
         chars = CodePoints.of(ranges)
@@ -356,31 +413,34 @@ class _Parser:
             chars = self._folded(chars)
         return ~chars if is_negated else chars
 
-    def _class_item(self) -> CodePoints:
+    def _class_item(self) -> list[Range]:
         """One character, one named set, or a range."""
         offset = self._at
         low = self._class_member()
         if self._peek() != "-" or self._peek(2) in ("-]", "-"):
-            return low
+            return _ranges(low)
         self._at += 1
         high = self._class_member()
-        ends = [self._only(low), self._only(high)]
-        if ends[0] is None or ends[1] is None or ends[0] > ends[1]:
+        if isinstance(low, int) and isinstance(high, int):
+            if low > high:
+                self._fail(f"bad character range {self._pattern[offset : self._at]}", offset)
+            return [(low, high)]
+        if self._python:
             self._fail(f"bad character range {self._pattern[offset : self._at]}", offset)
-        return CodePoints.of([(ends[0], ends[1])])
+        return [*_ranges(low), (ord("-"), ord("-")), *_ranges(high)]  # ECMA-262 B.1.2: [\w-.] is no range
 
-    def _class_member(self) -> CodePoints:
+    def _class_member(self) -> CodePoints | int:
         offset = self._at
         char = self._take()
         if char != "\\":
-            return CodePoints.from_text(char)
+            return ord(char)
         if self._skip("b"):
-            return CodePoints.from_text("\b")
+            return ord("\b")
         return self._escaped_set(offset)
 
-    def _only(self, chars: CodePoints) -> int | None:
-        is_single = len(chars.ranges) == 1 and chars.ranges[0][0] == chars.ranges[0][1]
-        return chars.ranges[0][0] if is_single else None
+
+def _ranges(member: CodePoints | int) -> list[Range]:
+    return [(member, member)] if isinstance(member, int) else list(member.ranges)
 
 
 _ASCII = CodePoints.of([(0, 0x7F)])

@@ -40,13 +40,45 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The start or the end of the text; `offset` is where it stands in the pattern."""
+    """The start or the end of the text; `offset` is where it stands in the pattern.
+
+    A `soft` end stands also before a newline that is the last character, as Python's ``$`` does.
+    """
 
     side: Literal["start", "end"]
     offset: int
+    soft: bool = False
 
 
-Pattern = Chars | Concat | Alternation | Repetition | Anchor
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A place between a character of `word` and one that is not, or an end of the text; `negated`, any other place.
+
+    `sees_nothing`: whether the negated one stands in the empty text; Python's does not before 3.14.
+    """
+
+    word: CodePoints
+    negated: bool
+    offset: int
+    sees_nothing: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A place where `item` matches what follows (`ahead`) or what came before; `negated`, where it does not."""
+
+    item: Pattern
+    ahead: bool
+    negated: bool
+    offset: int
+
+    @property
+    def name(self) -> str:
+        """What it is called in errors."""
+        return f"{'negative ' if self.negated else ''}{'lookahead' if self.ahead else 'lookbehind'}"
+
+
+Pattern = Chars | Concat | Alternation | Repetition | Anchor | Boundary | Look
 
 
 def inside(pattern: Pattern) -> tuple[Pattern, ...]:
@@ -56,36 +88,47 @@ def inside(pattern: Pattern) -> tuple[Pattern, ...]:
             return items
         case Alternation(branches):
             return branches
-        case Repetition(item, _, _):
+        case Repetition(item, _, _) | Look(item, _, _, _):
             return (item,)
         case _:
             return ()
 
 
-def find_anchor(pattern: Pattern) -> Anchor | None:
-    """Some anchor anywhere in `pattern`."""
+def parts(pattern: Pattern) -> list[Pattern]:
+    """Every distinct node object of `pattern`, those that hold others first."""
+    order = [pattern]
+    for part in order:  # grows while it is walked
+        order.extend(inside(part))
+    return list({id(part): part for part in order}.values())
+
+
+def find_context(pattern: Pattern) -> Anchor | Boundary | Look | None:
+    """Some part of `pattern` that looks at the text around a place instead of taking characters."""
     todo = [pattern]
     while todo:
         part = todo.pop()
-        if isinstance(part, Anchor):
+        if isinstance(part, Anchor | Boundary | Look):
             return part
-        todo.extend(inside(part))
+        todo.extend(reversed(inside(part)))
     return None
 
 
 def length_range(pattern: Pattern) -> tuple[int, int | None]:
-    """Fewest and most characters that `pattern` matches; None is unbounded. Recursion is bounded by the parser."""
+    """Bounds on how many characters `pattern` matches; None is unbounded. Recursion is bounded by the parser.
+
+    They are the fewest and the most where nothing in it looks at the text around a place.
+    """
     match pattern:
         case Chars():
             return 1, 1
-        case Anchor():
+        case Anchor() | Boundary() | Look():
             return 0, 0
         case Concat(items):
             ranges = [length_range(item) for item in items]
             highs = [high for _, high in ranges]
             return sum(low for low, _ in ranges), _total(highs)
         case Alternation(branches):
-            ranges = [length_range(branch) for branch in branches]
+            ranges = [length_range(branch) for branch in branches] or [(0, 0)]
             most = [high for _, high in ranges]
             return min(low for low, _ in ranges), None if None in most else max(
                 high for high in most if high is not None

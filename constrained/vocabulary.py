@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .slices import FEWEST_TOKENS, MOST_CHARACTERS, Slice, tokens_by_lane
+from .token_bytes import tokenizer_spec, vocabulary_bytes
 
-@dataclass(frozen=True, slots=True)
-class TokenTrie:
+
+class TokenTrie(NamedTuple):
     """All ordinary tokens as a trie without its root, flat in pre-order.
 
     A node is an index; its children follow it, and its subtree is ``range(node, end[node])``.
 
     Attributes:
-        byte: [nodes] uint8, the byte that leads to the node.
-        end: [nodes] int32, one past the last node of its subtree.
-        depth: [nodes] int32, bytes from the root, so at least 1.
-        first: [nodes + 1] int32, the node's tokens are ``ids[first[node]:first[node + 1]]``.
+        nodes: [nodes + 1, 4] int32, the columns below in this order; the last row is a guard.
         ids: [tokens] int32, token ids; tokens with equal bytes share a node.
     """
 
-    byte: NDArray[np.uint8]
-    end: NDArray[np.int32]
-    depth: NDArray[np.int32]
-    first: NDArray[np.int32]
+    nodes: NDArray[np.int32]
     ids: NDArray[np.int32]
+
+    @property
+    def byte(self) -> NDArray[np.int32]:
+        """[nodes] the byte that leads to the node."""
+        return self.nodes[:-1, 0]
+
+    @property
+    def end(self) -> NDArray[np.int32]:
+        """[nodes] one past the last node of its subtree."""
+        return self.nodes[:-1, 1]
+
+    @property
+    def depth(self) -> NDArray[np.int32]:
+        """[nodes] bytes from the root, so at least 1."""
+        return self.nodes[:-1, 2]
+
+    @property
+    def first(self) -> NDArray[np.int32]:
+        """[nodes + 1] the node's tokens are ``ids[first[node]:first[node + 1]]``."""
+        return self.nodes[:, 3]
 
 
 class Vocabulary:
@@ -38,7 +55,6 @@ class Vocabulary:
         end_ids: tokens that end a text; masks allow them exactly in accepting states, whatever their bytes are.
         size: number of logits. Ids past `token_bytes` are never allowed.
         words: uint32 words of a mask, ``ceil(size / 32)``.
-        trie: the ordinary, non-empty tokens.
         alphabet: bit b says whether byte b occurs in some token.
         preferred_bytes: all bytes, those that are tokens of their own first, letters and digits before the rest.
         longest: bytes of the longest token.
@@ -61,11 +77,62 @@ class Vocabulary:
             raise ValueError(f"end_ids must be in range({self.size}), not {outside}")
         self.words = -(-self.size // 32)
         ordinary = [(token, i) for i, token in enumerate(self.token_bytes) if token and i not in self.end_ids]
-        self.trie = build_trie(ordinary)
-        self.alphabet = _alphabet(self.trie)
+        self._sorted = sorted(ordinary)
+        self.alphabet = sum(1 << byte for byte in set(b"".join(token for token, _ in ordinary)))
         self.preferred_bytes = _preferred_bytes({token[0] for token, _ in ordinary if len(token) == 1})
         self.longest = max((len(token) for token, _ in ordinary), default=0)
         self._children: dict[int, int] = {}
+
+    @classmethod
+    def of(cls, tokenizer: object, *, end_ids: Collection[int] | int | None = None, size: int | None = None) -> Self:
+        """The vocabulary of a tokenizer of `transformers` or `tokenizers`, neither of which is imported.
+
+        Args:
+            tokenizer: a fast tokenizer of transformers, or a `tokenizers.Tokenizer`, with a byte-level or SentencePiece
+                vocabulary.
+            end_ids: tokens that end a text: as a rule ``model.generation_config.eos_token_id``, one or several. None
+                takes the tokenizer's own `eos_token_id`, if it has one.
+            size: number of logits, ``model.config.vocab_size``; None is the number of tokens.
+
+        Raises:
+            VocabularyError: the tokenizer is of another kind.
+            ValueError: see `Vocabulary`.
+        """
+        spec = tokenizer_spec(tokenizer)
+        token_bytes = vocabulary_bytes(spec, source=type(tokenizer).__name__)
+        if end_ids is None:
+            end_ids = getattr(tokenizer, "eos_token_id", None)
+        ends = () if end_ids is None else (end_ids,) if isinstance(end_ids, int) else end_ids
+        return cls(token_bytes, end_ids=ends, size=size)
+
+    @cached_property
+    def trie(self) -> TokenTrie:
+        """The ordinary, non-empty tokens."""
+        return build_trie(self._sorted)
+
+    @cached_property
+    def end_bits(self) -> NDArray[np.uint32]:
+        """[words] uint32, the mask of `end_ids` alone."""
+        return self._bits(np.array(sorted(self.end_ids), np.int64))
+
+    @cached_property
+    def slices(self) -> tuple[Slice, ...]:
+        """Tokens that many states allow as a whole, the larger sets first."""
+        ids = np.array([token_id for _, token_id in self._sorted], np.int64)
+        found = []
+        for lane, characters in enumerate(tokens_by_lane(self._sorted)):
+            counts = np.array(characters, np.int64)
+            for most in MOST_CHARACTERS:
+                inside = (counts > 0) & (counts <= most)
+                if inside.sum() >= FEWEST_TOKENS:
+                    rest = build_trie([self._sorted[index] for index in np.flatnonzero(~inside).tolist()])
+                    found.append((int(inside.sum()), Slice(lane, most, self._bits(ids[inside]), rest)))
+        return tuple(each for _, each in sorted(found, key=lambda pair: -pair[0]))
+
+    def _bits(self, ids: NDArray[np.int64]) -> NDArray[np.uint32]:
+        flags = np.zeros(self.words * 32, np.bool_)
+        flags[ids] = True
+        return np.packbits(flags, bitorder="little").view("<u4").astype(np.uint32, copy=False)
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self.token_bytes)} tokens, size={self.size}, end_ids={sorted(self.end_ids)})"
@@ -100,55 +167,13 @@ class Vocabulary:
 
 
 def build_trie(tokens: Sequence[tuple[bytes, int]]) -> TokenTrie:
-    """Trie of (bytes, id) pairs, which must not be empty bytes."""
-    bytes_: list[int] = []
-    depths: list[int] = []
-    ends: list[int] = []
-    first: list[int] = [0]
-    ids: list[int] = []
-    path: list[int] = []  # nodes from the root to the last token
-    previous = b""
-    for token, token_id in sorted(tokens):
-        shared = _common_prefix(previous, token)
-        for node in path[shared:]:
-            ends[node] = len(bytes_)
-        del path[shared:]
-        for depth in range(shared, len(token)):
-            if bytes_:
-                first.append(len(ids))
-            path.append(len(bytes_))
-            bytes_.append(token[depth])
-            depths.append(depth + 1)
-            ends.append(0)
-        ids.append(token_id)
-        previous = token
-    for node in path:
-        ends[node] = len(bytes_)
-    if bytes_:
-        first.append(len(ids))
-    return TokenTrie(
-        np.array(bytes_, np.uint8),
-        np.array(ends, np.int32),
-        np.array(depths, np.int32),
-        np.array(first, np.int32),
-        np.array(ids, np.int32),
-    )
+    """Trie of sorted (bytes, id) pairs, which must not be empty bytes."""
+    from .machine import trie_nodes  # numba takes a while to import
 
-
-def _common_prefix(a: bytes, b: bytes) -> int:
-    if b.startswith(a):
-        return len(a)
-    shared = 0
-    while a[shared] == b[shared]:  # neither is a prefix of the other: b sorts after a
-        shared += 1
-    return shared
-
-
-def _alphabet(trie: TokenTrie) -> int:
-    mask = 0
-    for byte in np.unique(trie.byte).tolist():
-        mask |= 1 << byte
-    return mask
+    lengths = np.array([len(token) for token, _ in tokens], np.int64)
+    spelled = np.frombuffer(b"".join(token for token, _ in tokens), np.uint8)
+    ids = np.array([token_id for _, token_id in tokens], np.int32)
+    return TokenTrie(trie_nodes(spelled, lengths), ids)
 
 
 def _preferred_bytes(single: set[int]) -> tuple[int, ...]:

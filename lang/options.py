@@ -31,6 +31,7 @@ class GenOptions(TypedDict, total=False):
     stop: str | Sequence[str] | None
     stop_regex: str | Sequence[str] | None
     stop_token_ids: Sequence[int] | None
+    always_complete: bool | None
     ignore_eos: bool | None
     logprobs: int | None
     prompt_logprobs: int | None

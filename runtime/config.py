@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
+
+from palmette.constrained.backends.names import GrammarBackendName
 
 from .errors import RequestError
 
@@ -48,6 +51,11 @@ class EngineConfig:
         seed: of random weights and of requests that name no seed.
         attention_backend: None picks the device's best.
         mask_rows: rows of the grammar mask table.
+        grammar_backend: what compiles grammars: "native"; or "llguidance", "xgrammar" or "outlines", whose packages are
+            the extra `palmette[grammars]`, and which cannot promise that an answer is complete within max_tokens.
+        grammar_cache_bytes: memory for compiled grammars that no request uses now.
+        grammar_cache_dir: a folder where lowered grammars are kept for later engines, of up to 256 MiB; None, the
+            default, keeps none: most grammars compile in milliseconds.
     """
 
     model: str | None = None
@@ -70,24 +78,29 @@ class EngineConfig:
     seed: int | None = None
     attention_backend: str | None = None
     mask_rows: int = 4096
+    grammar_backend: GrammarBackendName = "native"
+    grammar_cache_bytes: int = 512 << 20
+    grammar_cache_dir: str | None = None
 
     def __post_init__(self) -> None:
         if self.model is not None and not isinstance(self.model, str):
             raise RequestError(f"model must be a string, not {self.model!r}: {MODELS}")
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise RequestError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
+                near = difflib.get_close_matches(str(getattr(self, name)), allowed, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise RequestError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}{hint}")
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise RequestError(f"{name} must be a whole number of at least 1, not {value!r}")
             most = _MOST.get(name, _LARGEST)
-            if value is not None and value > most and name != "memory_bytes":
+            if value is not None and value > most and name not in _IN_BYTES:
                 raise RequestError(f"{name} must be a whole number of at most {most}, not {value!r}")
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} must be True or False, not {getattr(self, name)!r}")
-        for name in ("revision", "device", "attention_backend"):
+        for name in ("revision", "device", "attention_backend", "grammar_cache_dir"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise RequestError(f"{name} must be a string or None, not {value!r}")
@@ -115,6 +128,9 @@ class EngineSettings(TypedDict, total=False):
     seed: int | None
     attention_backend: str | None
     mask_rows: int
+    grammar_backend: GrammarBackendName
+    grammar_cache_bytes: int
+    grammar_cache_dir: str | None
 
 
 _CHOICES = {
@@ -123,9 +139,11 @@ _CHOICES = {
     "load_format": get_args(LoadFormat),
     "model_impl": get_args(ModelImpl),
     "generation_config": get_args(GenerationConfig),
+    "grammar_backend": get_args(GrammarBackendName),
 }
 _SWITCHES = ("offline", "radix_cache", "jump_forward")
 _LARGEST = 2**31 - 1  # tokens and pages are counted in 32 bits
+_IN_BYTES = ("memory_bytes", "grammar_cache_bytes")
 _MOST = {"max_running_requests": 1 << 16, "mask_rows": 1 << 20}  # each takes memory when an engine starts
 _POSITIVE = (
     "context_length",
@@ -135,4 +153,5 @@ _POSITIVE = (
     "max_running_requests",
     "chunk_size",
     "mask_rows",
+    "grammar_cache_bytes",
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .batch import UNCONSTRAINED, Int32Array, UInt32Array
@@ -9,10 +12,13 @@ from .errors import EngineError, RequestError
 from .request import Request
 
 if TYPE_CHECKING:
-    from palmette.constrained import CompiledGrammar, MaskTable, Matcher
+    from palmette.constrained import MaskTable, Matcher, TokenGrammar
 
 NEAR_ENDING = 8
 """With so many tokens to spare or fewer, the next token is drawn only from those after which an ending still fits."""
+
+PREPARED_MASKS = 16
+"""Masks looked for ahead of one step. Those that are known already cost next to nothing."""
 
 
 class MaskRows:
@@ -30,12 +36,28 @@ class MaskRows:
         matcher = request.matcher
         if matcher is None or self._table is None:
             return UNCONSTRAINED
-        if not request.steered:
+        if not request.steered and matcher.grammar.shares_states:
             return self._table.acquire(matcher.grammar, matcher.state)
+        if not request.steered:
+            return self._table.acquire_private(matcher.mask())
         bits = matcher.mask_within(request.tokens_left)
         if not bits.any():
             raise EngineError(f"no ending of the grammar fits the {request.tokens_left} tokens left")
         return self._table.acquire_private(bits)
+
+    def prepare(self, requests: Iterable[Request]) -> None:
+        """Find the masks of requests that will soon ask for a row, at most `PREPARED_MASKS` of them.
+
+        To be called while the model computes a step: what is known then does not hold up the next one. A grammar that
+        fails here fails again, and with its request, when the row is asked for.
+        """
+        if self._table is None:
+            return
+        awaited = (request.matcher for request in requests if request.matcher is not None and not request.steered)
+        for matcher in itertools.islice(awaited, PREPARED_MASKS):
+            if matcher.grammar.shares_states:  # else it would not be kept
+                with suppress(Exception):
+                    matcher.grammar.mask(matcher.state)
 
     def release(self, row: int) -> None:
         if row != UNCONSTRAINED and self._table is not None:
@@ -46,13 +68,15 @@ class MaskRows:
         return self._table.take_updates() if self._table is not None else None
 
 
-def constrain(request: Request, compiled: CompiledGrammar) -> Matcher:
+def constrain(request: Request, compiled: TokenGrammar) -> Matcher:
     """Hold a request, which has no output yet, to its compiled grammar.
 
     Raises:
-        RequestError: not even the shortest text that matches fits the request's tokens.
+        RequestError: not even the shortest text that matches fits the request's tokens, and it is to be complete.
     """
     matcher = request.matcher = compiled.matcher()
+    if not _is_steerable(request):
+        return matcher
     ending = -(-matcher.ending_bytes() // max(1, compiled.vocabulary.longest))  # at least
     is_far = ending > request.max_output  # to count its tokens would take a walk to its end
     if not is_far:
@@ -70,7 +94,7 @@ def constrain(request: Request, compiled: CompiledGrammar) -> Matcher:
 
 
 def accept_within_budget(request: Request, token_id: int) -> bool:
-    """Move the matcher on by one token, if after it an ending still fits the request's tokens.
+    """Move the matcher on by one token, if after it an ending still fits the request's tokens or need not.
 
     A token that closes the last way to an ending is rare, so it is cheaper to draw one again than to know all of them
     before every draw. A greedy request gets the same token either way.
@@ -86,7 +110,7 @@ def accept_within_budget(request: Request, token_id: int) -> bool:
     assert matcher is not None
     matcher.accept(token_id)
     left = request.tokens_left - 1
-    if matcher.finished:
+    if matcher.finished or not _is_steerable(request):
         return True
     if matcher.ending_bytes() + NEAR_ENDING < left:  # never more tokens than bytes, and those take a walk to count
         request.steered = False
@@ -100,3 +124,24 @@ def accept_within_budget(request: Request, token_id: int) -> bool:
         raise EngineError(f"token {token_id} was allowed, but the ending after it takes {ending} of {left} tokens")
     request.steered = True
     return False
+
+
+def check_length(request: Request) -> None:
+    """Whether a request whose tokens are used up may end as its text stands.
+
+    Raises:
+        RequestError: its text was to be complete and is not: the grammar's backend knows no way to an ending.
+    """
+    matcher = request.matcher
+    if matcher is None or not request.params.always_complete or matcher.is_accepting:
+        return
+    if not matcher.grammar.always_completes:
+        raise RequestError(
+            f"after {request.num_output} tokens the answer does not match its grammar yet, and this grammar backend "
+            "cannot steer to an end: allow more max_tokens, or use grammar_backend='native'"
+        )
+
+
+def _is_steerable(request: Request) -> bool:
+    matcher = request.matcher
+    return matcher is not None and request.params.always_complete and matcher.grammar.always_completes

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from .constrained_stop import stop_is_legal
-from .constraint import accept_within_budget, constrain
+from .constraint import accept_within_budget, check_length, constrain
 from .program import FinishReason, TokenLogprob
 from .request import Request
 
 if TYPE_CHECKING:
-    from palmette.constrained import CompiledGrammar
+    from palmette.constrained import TokenGrammar
 
 ForcedText = Callable[[Request], Sequence[int]]
 """The token ids that a request's grammar forces next; often none."""
@@ -35,7 +35,7 @@ class Generation:
     def __init__(self, forced_text: ForcedText | None) -> None:
         self._forced_text = forced_text
 
-    def begin(self, request: Request, compiled: CompiledGrammar) -> str:
+    def begin(self, request: Request, compiled: TokenGrammar) -> str:
         """Hold a request to its compiled grammar; the output may begin with forced text, or be all of it."""
         matcher = constrain(request, compiled)
         if matcher.finished and not request.unscored:
@@ -85,7 +85,10 @@ class Generation:
             return text + self._finish(request, "stop")
         if request.matcher is not None and request.matcher.finished:
             return text + self._finish(request, "grammar")
-        return text + self._finish(request, "length") if request.tokens_left <= 0 else text
+        if request.tokens_left > 0:
+            return text
+        check_length(request)
+        return text + self._finish(request, "length")
 
     def _is_end(self, request: Request, token_id: int) -> bool:
         matcher = request.matcher

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
-from palmette.constrained.errors import GrammarError, PalmetteError
+from palmette.constrained.errors import GrammarError, GrammarLimitError, PalmetteError
 from palmette.constrained.grammar import Grammar
 
+from .grammar_cache import GrammarCache
 from .request import Request
 
 if TYPE_CHECKING:
-    from palmette.constrained import CompiledGrammar
+    from palmette.constrained import TokenGrammar
 
-Compile = Callable[[Grammar], "CompiledGrammar"]
-_Job = Future["CompiledGrammar"]
+_Job = Future["TokenGrammar"]
 
-DEFAULT_CAPACITY = 128
+DEFAULT_WORKERS = 4
+"""Grammars that compile at once, so that a few hard ones do not hold up the easy ones."""
+
+
+class Compiler(Protocol):
+    """Compiles grammars, from several threads at once."""
+
+    def __call__(self, grammar: Grammar, /) -> TokenGrammar:
+        """Raises a GrammarError for a grammar that cannot be used."""
+
+
+class StoppableCompiler(Compiler, Protocol):
+    """A compiler whose work can be stopped."""
+
+    def abandon(self, grammar: Grammar) -> None:
+        """End what compiles `grammar` now, by an error: nobody waits for it any more."""
+
+    def close(self) -> None:
+        """End everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +45,33 @@ class GrammarOutcome:
     """The end of a request's wait: its compiled grammar, or why there is none."""
 
     request: Request
-    compiled: CompiledGrammar | PalmetteError
+    compiled: TokenGrammar | PalmetteError
 
 
 class GrammarQueue:
     """Compiles each distinct grammar once at a time, and keeps the compiled ones that were used last.
 
     All methods are for the scheduler's thread. Compiling happens in the executor; a grammar that fails, fails exactly
-    the requests that wait for it, and is tried again when it is next asked for.
+    the requests that wait for it, and is tried again when it is next asked for. Where the last request that waits goes
+    away, so does the job: one that is under way too if the compiler is a `StoppableCompiler`; else its result is kept.
 
     Args:
-        compile_grammar: raises a GrammarError for a grammar that cannot be used.
-        executor: where to compile; None makes one with a single thread. It is shut down by `close` either way.
-        capacity: how many compiled grammars are kept for later requests.
+        compile_grammar: a `Compiler`.
+        executor: where to compile; None makes one with `DEFAULT_WORKERS` threads. It is shut down by `close` either
+            way.
+        cache: of compiled grammars; None makes one of the usual size.
     """
 
     def __init__(
-        self, compile_grammar: Compile, *, executor: Executor | None = None, capacity: int = DEFAULT_CAPACITY
+        self,
+        compile_grammar: Compiler | StoppableCompiler,
+        *,
+        executor: Executor | None = None,
+        cache: GrammarCache | None = None,
     ) -> None:
         self._compile = compile_grammar
-        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="palmette-grammar")
-        self._capacity = capacity
-        self._compiled: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()  # least recently used first
+        self._executor = executor or ThreadPoolExecutor(DEFAULT_WORKERS, thread_name_prefix="palmette-grammar")
+        self._cache = GrammarCache() if cache is None else cache
         self._jobs: dict[Grammar, _Job] = {}
         self._waiting: dict[Grammar, list[Request]] = {}
         self._ready: list[GrammarOutcome] = []
@@ -73,9 +95,8 @@ class GrammarQueue:
         """Have a request wait for its grammar."""
         grammar = request.grammar
         assert grammar is not None
-        compiled = self._compiled.get(grammar)
+        compiled = self._cache.get(grammar)
         if compiled is not None:
-            self._compiled.move_to_end(grammar)
             self._ready.append(GrammarOutcome(request, compiled))
             return
         self._waiting.setdefault(grammar, []).append(request)
@@ -84,7 +105,7 @@ class GrammarQueue:
             job.add_done_callback(self._job_done)
 
     def remove(self, request: Request) -> None:
-        """Forget a request that was aborted while it waited. A job not begun yet that nobody waits for is cancelled."""
+        """Forget a request that was aborted while it waited, and the job that nobody else waits for."""
         self._ready = [outcome for outcome in self._ready if outcome.request is not request]
         grammar = request.grammar
         waiting = self._waiting.get(grammar) if grammar is not None else None
@@ -93,12 +114,11 @@ class GrammarQueue:
         waiting.remove(request)
         if not waiting:
             del self._waiting[grammar]
-            if self._jobs[grammar].cancel():
-                del self._jobs[grammar]
+            self._stop(grammar)
 
     def forget(self, grammar: Grammar) -> None:
         """Compile the grammar anew when it is next asked for: the one that is kept has met its limits."""
-        self._compiled.pop(grammar, None)
+        self._cache.forget(grammar)
 
     def poll(self) -> list[GrammarOutcome]:
         """The requests whose wait is over, each once."""
@@ -110,9 +130,18 @@ class GrammarQueue:
         return ready
 
     def close(self) -> None:
-        """Compile no more. A job that is under way is not waited for; its result is dropped."""
+        """Compile no more. A job that is under way is stopped, or not waited for; its result is dropped."""
         self._on_ready = _nothing
         self._executor.shutdown(wait=False, cancel_futures=True)
+        if is_stoppable(self._compile):
+            self._compile.close()
+
+    def _stop(self, grammar: Grammar) -> None:
+        if self._jobs[grammar].cancel():
+            del self._jobs[grammar]
+        elif is_stoppable(self._compile) and not self._jobs[grammar].done():
+            del self._jobs[grammar]
+            self._compile.abandon(grammar)
 
     def _job_done(self, job: _Job) -> None:
         self._done.set()
@@ -121,13 +150,11 @@ class GrammarQueue:
     def _collect(self, grammar: Grammar, job: _Job) -> None:
         outcome = _outcome(job)
         if not isinstance(outcome, PalmetteError):
-            self._compiled[grammar] = outcome
-            if len(self._compiled) > self._capacity:
-                self._compiled.popitem(last=False)
+            self._cache.put(grammar, outcome)
         self._ready += [GrammarOutcome(request, outcome) for request in self._waiting.pop(grammar, [])]
 
 
-def _outcome(job: _Job) -> CompiledGrammar | PalmetteError:
+def _outcome(job: _Job) -> TokenGrammar | PalmetteError:
     if job.cancelled():
         return GrammarError("the grammar was not compiled: the engine is shutting down")
     error = job.exception()
@@ -135,9 +162,22 @@ def _outcome(job: _Job) -> CompiledGrammar | PalmetteError:
         return job.result()
     if isinstance(error, PalmetteError):
         return error
-    wrapped = GrammarError(f"the grammar could not be compiled: {type(error).__name__}: {error}")
+    wrapped = _as_grammar_error(error)
     wrapped.__cause__ = error
     return wrapped
+
+
+def _as_grammar_error(error: BaseException) -> GrammarError:
+    if isinstance(error, RecursionError):
+        return GrammarLimitError("the grammar is nested too deeply to be compiled; simplify it")
+    if isinstance(error, MemoryError):
+        return GrammarLimitError("the grammar takes more memory to compile than there is; simplify it")
+    return GrammarError(f"the grammar could not be compiled: {type(error).__name__}: {error}")
+
+
+def is_stoppable(compiler: Compiler | StoppableCompiler) -> TypeGuard[StoppableCompiler]:
+    """Whether a compiler's work can be stopped."""
+    return hasattr(compiler, "abandon")
 
 
 def _nothing() -> None:

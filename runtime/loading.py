@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
-from palmette.constrained import MaskTable, compile_grammar
+from palmette.constrained import MaskTable, Vocabulary, grammar_backend
+from palmette.constrained.limits import DEFAULT_LIMITS
 
 from .config import EngineConfig
 from .engine import Engine
 from .errors import RequestError
 from .forced_text import ForcedText
 from .generation_config import sampling_defaults
+from .grammar_cache import GrammarCache
+from .grammar_compiler import GrammarCompiler
 from .grammar_queue import GrammarQueue
+from .grammar_store import GrammarStore
 from .model_runner import ModelRunner
 from .program import ModelInfo
 from .scheduler import Scheduler
@@ -25,7 +30,9 @@ def load_engine(config: EngineConfig) -> Engine:
     Raises:
         ModelLoadError: the model or its tokenizer cannot be found or read.
         RequestError: a setting does not fit the model or the device.
+        GrammarBackendError: the package of the grammar backend is not installed.
     """
+    grammar_backend(config.grammar_backend)  # before anything large is read
     path = find_model(config.model, revision=config.revision, offline=config.offline)
     tokenizer = Tokenizer.load(path)
     defaults = sampling_defaults(path) if config.generation_config == "auto" else {}
@@ -55,9 +62,24 @@ def build_scheduler(runner: ModelRunner, tokenizer: Tokenizer, config: EngineCon
         context_length=context_length(runner, config),
         vocab_size=runner.config.vocab_size,
         mask_table=MaskTable(config.mask_rows, vocabulary),
-        grammar_queue=GrammarQueue(partial(compile_grammar, vocabulary=vocabulary)),
+        grammar_queue=grammar_queue(vocabulary, config),
         forced_text=ForcedText(tokenizer),
     )
+
+
+def grammar_queue(vocabulary: Vocabulary, config: EngineConfig) -> GrammarQueue:
+    """A queue whose compiler has its first worker process started."""
+    cache = GrammarCache(memory_bytes=config.grammar_cache_bytes)
+    if config.grammar_backend != "native":
+        backend = grammar_backend(config.grammar_backend)
+        return GrammarQueue(partial(backend.compile, vocabulary=vocabulary, limits=DEFAULT_LIMITS), cache=cache)
+    store = None
+    if config.grammar_cache_dir is not None:
+        folder = Path(config.grammar_cache_dir).expanduser()
+        store = GrammarStore(folder, alphabet=vocabulary.alphabet, limits=DEFAULT_LIMITS)
+    compiler = GrammarCompiler(vocabulary, store=store)
+    compiler.warm_up()
+    return GrammarQueue(compiler, cache=cache)
 
 
 def context_length(runner: ModelRunner, config: EngineConfig) -> int:

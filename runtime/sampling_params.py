@@ -29,6 +29,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         stop: generation ends before the first of these strings, which is not part of the text.
         stop_regex: generation ends before the first match of one of these patterns (the dialect of `Grammar.regex`).
         stop_token_ids: generation ends at these tokens, which are not part of the text.
+        always_complete: near the end of max_tokens or of the context, text that is held to a grammar takes the way to
+            an ending that still fits, so that it is never cut off. Without it such text may end with "length" anywhere.
         ignore_eos: the model's end-of-sequence tokens do not end the generation.
         logprobs: None for none, 0 for each generated token's own, k for the k likeliest as well.
         prompt_logprobs: the same of the prompt's tokens.
@@ -53,6 +55,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     stop_regex: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    always_complete: bool = True
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None

@@ -30,7 +30,7 @@ from .step_builder import Row, build_plan
 from .waiting_queue import WaitingQueue
 
 if TYPE_CHECKING:
-    from palmette.constrained import CompiledGrammar, MaskTable
+    from palmette.constrained import MaskTable, TokenGrammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ class Scheduler:
     """Runs requests in steps, each one forward pass over the next tokens of many.
 
     A step takes in aborts and compiled grammars, gives every running request its next tokens, admits waiting requests
-    within the budget that is left, and processes what the runner computed. All methods are for one thread.
+    within the budget that is left, prepares the next step while the runner computes, and processes what came of it. All
+    methods are for one thread.
 
     Args:
         runner: executes plans.
@@ -191,7 +192,9 @@ class Scheduler:
         """Run one step and return its news."""
         plan = self.plan_step()
         if plan is not None:
-            self.process(self._runner.launch(plan).result())
+            in_flight = self._runner.launch(plan)
+            self.prepare_next()
+            self.process(in_flight.result())
         if not self._running:
             self._memory.check_idle()
         return self.take_updates()
@@ -213,6 +216,16 @@ class Scheduler:
         for row in rows:
             row.request.setup_due = False
         return plan
+
+    def prepare_next(self) -> None:
+        """Do what the next plan needs and this step's result does not change. To be called while the runner computes.
+
+        Requests whose grammar is ready begin their text, and those that will soon sample their first token have its
+        mask found.
+        """
+        self._receive_compiled()
+        beginning = (request for request in self._running if request.prefilling)
+        self._masks.prepare(itertools.chain(beginning, self._waiting))
 
     def process(self, result: StepResult) -> None:
         """Take in what the step of the last plan computed. The news is for `take_updates`."""
@@ -251,7 +264,7 @@ class Scheduler:
             else:
                 self._begin_constrained(outcome.request, outcome.compiled)
 
-    def _begin_constrained(self, request: Request, compiled: CompiledGrammar) -> None:
+    def _begin_constrained(self, request: Request, compiled: TokenGrammar) -> None:
         request.move_to("waiting")
         self._waiting.add(request)
         try:

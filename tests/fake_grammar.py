@@ -25,6 +25,8 @@ class ScriptedGrammar:
 
     start = 0
     vocabulary = VOCABULARY
+    always_completes = True
+    shares_states = True
 
     def __init__(self, grammar: Grammar, transitions: Sequence[Mapping[int, int]], accepting: Sequence[int]) -> None:
         self.grammar = grammar

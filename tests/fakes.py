@@ -32,6 +32,7 @@ from palmette.constrained import CompiledGrammar, Grammar, MaskTable, Matcher
 from palmette.constrained.stop_pattern import stop_patterns
 from palmette.runtime.config import EngineConfig
 from palmette.runtime.detokenizer import OutputText
+from palmette.runtime.grammar_cache import GrammarCache
 from palmette.runtime.grammar_queue import GrammarQueue
 from palmette.runtime.request import Request, RequestKind
 from palmette.runtime.sampling_params import SamplingParams
@@ -152,7 +153,7 @@ class FakeEngine:
             context_length=context_length,
             mask_table=MaskTable(mask_rows, VOCABULARY),
             grammar_queue=GrammarQueue(
-                compiler or ScriptedCompiler(*grammars), executor=executor or InlineExecutor(), capacity=8
+                compiler or ScriptedCompiler(*grammars), executor=executor or InlineExecutor(), cache=GrammarCache(8)
             ),
             clock=self.clock,
             forced_text=forced_tokens,

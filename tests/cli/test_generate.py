@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Run, UseEngine
 from tests.lang.test_chat_template import SMOLLM2
 
+from palmette.constrained import grammar_backend
 from palmette.runtime.program import Failed, Generate, Select
 
 
@@ -183,3 +185,15 @@ class TestRefused:
         """What typer itself refuses ends in exit code 2 too."""
         assert palmette("generate", "Hi", "--max-tokens", "few").exit_code == 2
         assert "--maxtokens" in palmette("generate", "Hi", "--maxtokens", "3").stderr
+
+
+def test_grammar_backend(palmette: Run, use_engine: UseEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another grammar backend is asked for by name; one that is not installed, or does not exist, is wrong use."""
+    use_engine(["12"])
+    assert palmette("generate", "Number:", "--grammar-backend", "native").stdout == "12\n"
+    assert palmette("generate", "Number:", "--grammar-backend", "guess").exit_code == 2
+    grammar_backend.cache_clear()
+    monkeypatch.setitem(sys.modules, "xgrammar", None)
+    monkeypatch.delitem(sys.modules, "palmette.constrained.backends.xgrammar", raising=False)
+    result = palmette("generate", "Number:", "--grammar-backend", "xgrammar")
+    assert (result.exit_code, "pip install 'palmette[grammars]'" in result.stderr) == (2, True)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from palmette.constrained import CompiledGrammar, Vocabulary
-from palmette.constrained.json_conjunction import hides_siblings
 from palmette.constrained.rules import (
     EMPTY,
     NOTHING,
@@ -211,13 +210,19 @@ def _flat(instance: Any, schemas: list[Any], root: Any) -> list[dict[str, Any]]:
         if not todo:
             break
         schema = todo.pop()
-        if "$ref" in schema and hides_siblings(root):
+        if "$ref" in schema and _hides_siblings(root):
             schema = {"allOf": [_target(schema["$ref"], root)]}
         inside = ([_target(schema["$ref"], root)] if "$ref" in schema else []) + schema.get("allOf", [])
         parts.append(schema)
         todo.extend(part for part in reversed(inside) if isinstance(part, dict))
         options.extend(_first_valid(instance, schema[union], root) for union in ("anyOf", "oneOf") if union in schema)
     return parts + (_flat(instance, options, root) if options else [])
+
+
+def _hides_siblings(root: Any) -> bool:
+    """Whether `$schema` names a draft in which keywords beside a `$ref` are ignored."""
+    draft = root.get("$schema", "") if isinstance(root, dict) else ""
+    return any(f"/draft-0{number}/" in draft for number in (3, 4, 6, 7))
 
 
 def _first_valid(instance: Any, options: list[Any], root: Any) -> Any:

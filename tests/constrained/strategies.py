@@ -35,8 +35,59 @@ patterns: st.SearchStrategy[str] = st.recursive(
 )
 """Patterns of Python's re in every supported construct, small enough to be compared by brute force."""
 
+_ANCHORS = ["^", "$", r"\A", r"\Z", r"\b", r"\B", "(?<=a)", "(?<!b)", r"(?<=\Aa)", "(?<![ab] )"]
+
+
+def _anchored(patterns: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    looks = st.tuples(st.sampled_from(["(?=", "(?!"]), patterns).map(lambda part: f"{part[0]}{part[1]})")
+    return looks | _grown(patterns)
+
+
+anchored_patterns: st.SearchStrategy[str] = st.recursive(
+    st.sampled_from([*_ATOMS, *_ANCHORS]), _anchored, max_leaves=8
+).flatmap(lambda pattern: st.sampled_from(["", "", "(?m)", "(?i)"]).map(lambda flags: flags + pattern))
+"""Patterns of Python's re that also look at the text around a place."""
+
 texts: st.SearchStrategy[str] = st.text(st.sampled_from("aabbc1 .é😀ABkK\u212a日_\n"), max_size=8)
 """Texts over characters that `patterns` tell apart."""
+
+_ECMA_ATOMS = [
+    *[(atom, atom) for atom in ("a", "b", "ab", "[ab]", "[^a]", "é", "(?:)", r"\.", "[à-ü]", r"\b", "^", "^a", "")],
+    *[(r"\d", "[0-9]"), (r"\w", "[0-9A-Za-z_]"), (r"\W", "[^0-9A-Za-z_]"), (".", r"[^\n\r\u2028\u2029]"), ("$", r"\Z")],
+    *[
+        ("b$", r"b\Z"),
+        ("[^]", r"[\s\S]"),
+        (r"\p{Script=Thai}", "[\u0e01-\u0e3a\u0e40-\u0e5b]"),
+        ("(?<=a)", "(?<=a)"),
+        ("^.{1,3}$", r"\A[^\n\r\u2028\u2029]{1,3}\Z"),
+    ],
+]
+
+
+def _ecma_grown(patterns: st.SearchStrategy[tuple[str, str]]) -> st.SearchStrategy[tuple[str, str]]:
+    def joined(separator: str, form: str) -> st.SearchStrategy[tuple[str, str]]:
+        lists = st.lists(patterns, min_size=2, max_size=3)
+        return lists.map(
+            lambda parts: (
+                form.format(separator.join(part[0] for part in parts)),
+                form.format(separator.join(part[1] for part in parts)),
+            )
+        )
+
+    opened = st.tuples(st.sampled_from(["(?:", "(?=", "(?!"]), patterns, st.sampled_from(["", "", "*", "+", "{1,2}"]))
+    groups = opened.map(
+        lambda part: (
+            f"{part[0]}{part[1][0]}){part[2] if part[0] == '(?:' else ''}",
+            f"{part[0]}{part[1][1]}){part[2] if part[0] == '(?:' else ''}",
+        )
+    )
+    return groups | joined("", "{}") | joined("|", "(?:{})")
+
+
+ecma_patterns: st.SearchStrategy[tuple[str, str]] = st.recursive(
+    st.sampled_from(_ECMA_ATOMS), _ecma_grown, max_leaves=6
+)
+"""Patterns of ECMA-262, each with one of Python's re (under the flag `a`) that is found in the same of `texts`."""
 
 _TOKENS = [
     *[b"ab", b"aa", b"ba", b"abc", b"bab", b"\n ", "é".encode(), "😀".encode(), "😀".encode()[:2]],

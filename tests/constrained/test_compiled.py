@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,12 +23,10 @@ from palmette.constrained import (
     Vocabulary,
     compile_grammar,
 )
-from palmette.constrained.compiled import walk_function
 from palmette.constrained.compiler import lower
 from palmette.constrained.limits import CompileLimits, Deadline
 from palmette.constrained.rules import NOTHING, Node
 from palmette.constrained.simplify import simplify
-from palmette.constrained.trie_walk import walk_trie
 
 LIMITS = CompileLimits()
 
@@ -203,20 +203,33 @@ def test_a_vocabulary_that_cannot_spell_the_grammar() -> None:
     assert token_set(compiled.mask(compiled.start)) == {0, 1, 2}
 
 
-def test_the_compiled_walk_equals_the_plain_one() -> None:
-    """numba's walk and its Python twin land in the same states."""
-    vocabulary = Vocabulary([bytes([byte]) for byte in range(256)] + [b"ab", b"abb", b"ba", b"abab"])
-    compiled = compile_grammar(Grammar.regex("(ab|ba){1,3}c?"), vocabulary)
-    compiled.mask(compiled.start)
-    trie, table = vocabulary.trie, compiled._automaton.table
-    landings = []
-    for walk_one in (walk_function(), walk_trie):
-        landing = np.full(len(vocabulary.token_bytes), -1, np.int32)
-        path = np.zeros(vocabulary.longest + 1, np.int32)
-        end = walk_one(table, trie.byte, trie.end, trie.depth, trie.first, trie.ids, path, landing, 0)
-        assert end == len(trie.byte)
-        landings.append(landing)
-    assert np.array_equal(landings[0], landings[1])
+_PLAIN_LOOPS = """
+from palmette.constrained import Grammar, Vocabulary, compile_grammar
+vocabulary = Vocabulary([bytes([byte]) for byte in range(256)] + [b"ab", b"abb", b"ba", b'a"', b'", "b'])
+schema = {"properties": {"a": {"type": "string", "maxLength": 3}, "b": {"pattern": "^[a-c]+$"}}}
+for grammar in Grammar.regex("(ab|ba){1,3}c?"), Grammar.json_schema(schema):
+    compiled = compile_grammar(grammar, vocabulary)
+    state = compiled.start
+    for byte in b'{"a": "ab"' if grammar.kind == "json_schema" else b"abba":
+        print(compiled.mask(state).tolist(), compiled.shortest_ending(state))
+        state = compiled.advance(state, byte)
+"""
+
+
+def test_the_compiled_loops_equal_the_plain_ones() -> None:
+    """Masks and endings are the same with numba's machine code and with the same functions as plain Python."""
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", _PLAIN_LOOPS],
+            env={**os.environ, "NUMBA_DISABLE_JIT": disabled},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for disabled in ("0", "1")
+    ]
+    assert printed[0] == printed[1]
+    assert len(printed[0].splitlines()) == 14
 
 
 def test_recursion_has_no_depth_limit() -> None:

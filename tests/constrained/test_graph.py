@@ -128,3 +128,10 @@ def test_flags_stand_before_their_bytes() -> None:
     automaton = LazyAutomaton(program, DEFAULT_LIMITS, range(256))
     assert automaton.flags(automaton.start) == 0
     assert automaton.flags(automaton.step(automaton.start, ord("a"))) == OPEN_OBJECT
+
+
+@given(words, st.data())
+def test_a_word_that_its_last_byte_ends(excluded: frozenset[bytes], data: st.DataObject) -> None:
+    """Where the last byte of a word would end the text as well, as a quote ends a key, that byte may not come."""
+    body = Sequence((Literal(b'"'), Repeat(LETTERS, 0, None), Literal(b'"')))
+    check(Sequence((Except(body, frozenset(b'"' + word + b'"' for word in excluded | {b""})), Literal(b"!"))), data)

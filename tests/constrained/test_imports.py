@@ -9,11 +9,11 @@ import palmette.constrained
 
 
 def test_import_is_light() -> None:
-    """Importing the folder and compiling a grammar import neither numba nor torch, transformers or interegular."""
+    """Importing the folder imports neither numba nor torch, transformers or interegular."""
     program = (
         "import sys\n"
-        "from palmette.constrained import Grammar, Vocabulary, compile_grammar\n"
-        "compile_grammar(Grammar.json_schema({}), Vocabulary([bytes([b]) for b in range(256)]))\n"
+        "from palmette.constrained import Grammar, Vocabulary\n"
+        "Grammar.json_schema({}), Vocabulary([bytes([b]) for b in range(256)])\n"
         "print(*(sys.modules.keys() & {'numba', 'torch', 'transformers', 'interegular', 'jsonschema'}))\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

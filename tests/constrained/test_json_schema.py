@@ -99,7 +99,7 @@ OPTIONAL = {"a": {"type": "integer"}, "b": {"type": "integer"}, "c": {"type": "i
         pytest.param(
             {"enum": ['a"b', None, 1.0, 1, {"k": [1, {}]}, True], "type": ["string", "object", "integer", "null"]},
             ['"a\\"b"', "null", "1", '{"k": [1, {}]}'],
-            ["true", "1.0", '"a"', "{}"],
+            ["true", "1.00", '"a"', "{}"],
             id="enum members in canonical spelling, filtered by type",
         ),
         pytest.param({"const": {"a": 1.5, "b": [False]}}, ['{"a":1.5,"b":[false]}'], ['{"a":1.5}'], id="nested const"),
@@ -167,29 +167,10 @@ def test_recursion() -> None:
 @pytest.mark.parametrize(
     ("schema", "keyword", "pointer"),
     [
-        ({"properties": {"a": {"not": {}}}}, "not", "/properties/a/not"),
-        ({"if": {}, "then": {}}, "if", "/if"),
-        ({"type": "object", "patternProperties": {"^x": {}}}, "patternProperties", "/patternProperties"),
-        ({"propertyNames": {"maxLength": 1}}, "propertyNames", "/propertyNames"),
-        ({"minProperties": 1}, "minProperties", "/minProperties"),
-        ({"dependentRequired": {"a": ["b"]}}, "dependentRequired", "/dependentRequired"),
-        ({"unevaluatedProperties": False}, "unevaluatedProperties", "/unevaluatedProperties"),
-        ({"type": "array", "uniqueItems": True}, "uniqueItems", "/uniqueItems"),
-        ({"type": "array", "contains": {}}, "contains", "/contains"),
-        ({"items": [{}, {}]}, "items", "/items"),
-        ({"type": "integer", "multipleOf": 5}, "multipleOf", "/multipleOf"),
-        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf", "/oneOf"),
-        ({"$defs": {"a/b": {"maxlength": 3}}, "$ref": "#/$defs/a~1b"}, "maxlength", "/$defs/a~1b/maxlength"),
-        ({"$dynamicRef": "#x"}, "dynamicRef", "/$dynamicRef"),
         ({"$ref": "https://example.org/x"}, "https://example.org/x", "/$ref"),
-        ({"$ref": "#anchor"}, "#anchor", "/$ref"),
         ({"type": "string", "pattern": r"^(a)\1$"}, "backreference", "/pattern"),
-        ({"type": "string", "pattern": r"\p{L}"}, "Unicode property", "/pattern"),
-        ({"type": "string", "pattern": "^(a|bc)$", "minLength": 2}, "minLength", "/pattern"),
-        ({"allOf": [{"pattern": "a"}, {"pattern": "b"}], "type": "string"}, "pattern", "/allOf/1/pattern"),
-        ({"enum": ["a"], "pattern": "a"}, "pattern", "/pattern"),
-        ({"enum": [{}], "required": ["a"]}, "required", "/required"),
-        ({"properties": {"a": {"$id": "x"}}}, "$id", "/properties/a/$id"),
+        ({"type": "array", "not": {"uniqueItems": True}}, "uniqueItems", "/not/uniqueItems"),
+        ({"not": {"unevaluatedProperties": False}}, "unevaluatedProperties", "/not/unevaluatedProperties"),
     ],
 )
 def test_refused_by_name(schema: Any, keyword: str, pointer: str) -> None:
@@ -198,13 +179,6 @@ def test_refused_by_name(schema: Any, keyword: str, pointer: str) -> None:
         compile_grammar(Grammar.json_schema(schema), BYTES)
     assert keyword in str(caught.value)
     assert caught.value.pointer == pointer
-
-
-def test_misspelt_keywords_get_a_hint() -> None:
-    """A keyword that is nearly one we know is named in the message."""
-    for keyword in ("maxLenght", "maxlength"):
-        with pytest.raises(UnsupportedGrammarError, match="did you mean 'maxLength'"):
-            compile_grammar(Grammar.json_schema({keyword: 3}), BYTES)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_gen_with_choices_is_select() -> None:
     [
         (lambda: untyped.gen("x", min_new_tokens=3), TypeError, "did you mean 'min_tokens'"),
         (lambda: untyped.gen("x", temprature=0), TypeError, "did you mean 'temperature'"),
-        (lambda: untyped.gen("x", qqq=0), TypeError, "its options are frequency_penalty"),
+        (lambda: untyped.gen("x", qqq=0), TypeError, "its options are always_complete"),
         (lambda: untyped.gen("x", temperature=-1), ValueError, "temperature must be a number"),
         (lambda: untyped.gen("x", max_tokens=0), ValueError, "max_tokens must be a whole number"),
         (lambda: untyped.gen("x", min_tokens=-1), ValueError, "min_tokens must be a whole number"),

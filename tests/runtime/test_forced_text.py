@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -112,3 +113,33 @@ def test_a_grammar_with_one_text_gives_it_on_and_off(tiny_engine: Engine, tiny_m
     assert isinstance(without, Generated)
     assert forced.completions[0].text == without.completions[0].text == "It is what it is"
     assert (forced.completions[0].forced_tokens > 0, without.completions[0].forced_tokens) == (True, 0)
+
+
+@pytest.mark.parametrize("pattern", [OBJECT, "(yes|no), (it is|they are) [a-z]{2,5}", r'\[("[ab]{1,3}", ){3}null\]'])
+def test_answers_match_on_and_off(tiny_engine: Engine, tiny_model_folder: object, pattern: str) -> None:
+    """With forcing on and off the answer matches in full, and what was forced is counted."""
+    params = SamplingParams(temperature=0, max_tokens=60)
+    nodes: list[Node] = [Text(0, None, "x"), Generate(1, 0, params, Grammar.regex(pattern))]
+    with launch(str(tiny_model_folder), max_total_tokens=1000, jump_forward=False) as plain:
+        without = run_tree(plain, nodes).done[1]
+    forced = run_tree(tiny_engine, nodes).done[1]
+    assert isinstance(forced, Generated)
+    assert isinstance(without, Generated)
+    for event in (forced, without):
+        assert re.fullmatch(pattern, event.completions[0].text)
+        usage = event.completions[0]
+        assert 0 <= usage.forced_tokens <= usage.completion_tokens
+    assert without.completions[0].forced_tokens == 0
+
+
+def test_tokens_with_logprobs_are_all_sampled(tiny_engine: Engine) -> None:
+    """Where log-probabilities are asked for nothing is forced, so that every token has its own."""
+    params = SamplingParams(temperature=0, max_tokens=60, logprobs=1)
+    nodes: list[Node] = [Text(0, None, "x"), Generate(1, 0, params, Grammar.regex("It is what it is"))]
+    event = run_tree(tiny_engine, nodes).done[1]
+    assert isinstance(event, Generated)
+    completion = event.completions[0]
+    assert completion.text == "It is what it is"
+    assert completion.forced_tokens == 0
+    assert completion.logprobs is not None
+    assert len(completion.logprobs) == completion.completion_tokens

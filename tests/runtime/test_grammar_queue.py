@@ -8,7 +8,15 @@ import pytest
 from tests.fake_grammar import InlineExecutor, ManualExecutor, ScriptedCompiler, scripted_chain
 from tests.fakes import make_request
 
-from palmette.constrained import CompiledGrammar, Grammar, GrammarError, PalmetteError, UnsupportedGrammarError
+from palmette.constrained import (
+    CompiledGrammar,
+    Grammar,
+    GrammarError,
+    GrammarLimitError,
+    PalmetteError,
+    UnsupportedGrammarError,
+)
+from palmette.runtime.grammar_cache import GrammarCache
 from palmette.runtime.grammar_queue import GrammarQueue
 from palmette.runtime.request import Request
 
@@ -80,10 +88,20 @@ def test_an_unexpected_exception_is_a_grammar_error() -> None:
     assert outcome.compiled.__cause__ is cause
 
 
+@pytest.mark.parametrize("cause", [MemoryError(), RecursionError("deep")])
+def test_what_is_too_large_to_compile_meets_a_limit(cause: Exception) -> None:
+    """Memory and stack are limits like others."""
+    queue = GrammarQueue(ScriptedCompiler(failing={BAD: cause}), executor=InlineExecutor())
+    queue.add(waiting("a", BAD))
+    (outcome,) = queue.poll()
+    assert isinstance(outcome.compiled, GrammarLimitError)
+    assert "simplify it" in str(outcome.compiled)
+
+
 def test_compiled_grammars_are_kept_by_last_use() -> None:
     """The cache is bounded: the grammar used longest ago is compiled anew."""
     compiler = ScriptedCompiler(*CHAINS)
-    queue = GrammarQueue(compiler, executor=InlineExecutor(), capacity=2)
+    queue = GrammarQueue(compiler, executor=InlineExecutor(), cache=GrammarCache(2))
     for index, name in enumerate("xyxzxy"):
         queue.add(waiting(str(index), Grammar.regex(name)))
         assert ended(queue) == [(str(index), True)]

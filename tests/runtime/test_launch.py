@@ -45,6 +45,7 @@ def test_launch_takes_every_setting() -> None:
         ({"offline": 1}, "offline must be True or False, not 1"),
         ({"radix_cache": "no"}, "radix_cache must be True or False, not 'no'"),
         ({"revision": ""}, "revision must be a string or None, not ''"),
+        ({"grammar_backend": "xgramar"}, "llguidance, xgrammar, not 'xgramar'; did you mean 'xgrammar'?"),
         ({"dtype": "int8"}, "dtype must be one of auto, float32, bfloat16, float16, not 'int8'"),
     ],
 )

@@ -19,6 +19,7 @@ from tests.fakes import FakeEngine, make_request
 from tests.scheduler_examples import BRACKETS, CALL, CODE, DIGITS, FIXED, GRAMMARS, WORD, prompt, run_one
 
 from palmette.constrained import Grammar, GrammarError, GrammarLimitError, UnsupportedGrammarError, compile_grammar
+from palmette.runtime.batch import StepHandle, StepPlan, StepResult, UInt32Array
 from palmette.runtime.errors import EngineError, RequestError
 
 
@@ -118,6 +119,104 @@ def test_a_grammar_that_met_its_limits_is_compiled_anew() -> None:
         assert isinstance(request.error, GrammarLimitError)
     assert len(compiler.calls) == 2
     engine.check_empty()
+
+
+def test_a_grammar_that_meets_its_limits_in_the_middle_fails_its_request_only() -> None:
+    """The step goes on with the others, the pages come back, and the grammar is compiled anew for the next."""
+
+    class Limited(ScriptedGrammar):
+        def mask(self, state: int) -> UInt32Array:
+            if state == 2:
+                raise GrammarLimitError("the mask takes too long")
+            return super().mask(state)
+
+    compiler = ScriptedCompiler(Limited(CODE.grammar, CODE.transitions, [3]), WORD)
+    engine = FakeEngine(compiler=compiler, grammars=[WORD])
+    bad, good, again = (
+        make_request(name, prompt(seed), grammar=scripted.grammar, max_tokens=20)
+        for seed, (name, scripted) in enumerate((("bad", CODE), ("good", WORD), ("again", CODE)))
+    )
+    engine.add(bad, good)
+    engine.run()
+    engine.add(again)
+    engine.run()
+    for request in (bad, again):
+        assert isinstance(request.error, GrammarLimitError)
+        assert request.num_output == 2
+    engine.check_answer(good)
+    assert compiler.calls.count(CODE.grammar) == 2
+    engine.check_empty()
+
+
+def test_the_next_step_is_prepared_while_the_model_runs() -> None:
+    """Between the launch of a step and its result, compiled grammars begin and the masks they need first are found."""
+    calls: list[str] = []
+    executor = ManualExecutor()
+
+    class Telling(ScriptedGrammar):
+        def mask(self, state: int) -> UInt32Array:
+            calls.append(f"mask {state}")
+            return super().mask(state)
+
+    class TellingStep:
+        def __init__(self, step: StepHandle) -> None:
+            self._step = step
+
+        def result(self) -> StepResult:
+            calls.append("result")
+            return self._step.result()
+
+    class TellingRunner:
+        def launch(self, plan: StepPlan) -> TellingStep:
+            calls.append("launch")
+            executor.run_next()  # a grammar is done while the model computes
+            return TellingStep(engine.runner.launch(plan))
+
+    telling = Telling(CODE.grammar, CODE.transitions, [3])
+    engine = FakeEngine(grammars=[CODE], compiler=ScriptedCompiler(telling), executor=executor)
+    engine.scheduler._runner = TellingRunner()
+    request = make_request("held", prompt(2), grammar=CODE.grammar)
+    engine.add(make_request("free", prompt(1), max_tokens=4, ignore_eos=True), request)
+    engine.step()
+    assert calls == ["launch", "mask 0", "result"]
+    engine.run()
+    engine.check_answer(request)
+
+
+def test_a_mask_that_fails_while_it_is_prepared_fails_its_request_when_it_is_needed() -> None:
+    """What goes wrong ahead of time is not lost, and concerns nobody else."""
+    broken = scripted_chain("broken", [DIGITS])
+    error = GrammarLimitError("the mask takes too long")
+
+    class Limited(ScriptedGrammar):
+        def mask(self, state: int) -> UInt32Array:
+            raise error
+
+    engine = FakeEngine(
+        grammars=[CODE], compiler=ScriptedCompiler(Limited(broken.grammar, broken.transitions, [1]), CODE)
+    )
+    bad, good = (make_request(g.grammar.source, prompt(1, 30), grammar=g.grammar) for g in (broken, CODE))
+    engine.add(good)
+    engine.step()
+    engine.add(bad)
+    engine.run()
+    assert bad.error is error
+    engine.check_answer(good)
+    engine.check_empty()
+
+
+def test_an_answer_may_be_cut_off_where_that_is_asked_for() -> None:
+    """Without always_complete the budget ends the answer anywhere, even one that could never be complete."""
+    request = make_request("r", prompt(1), grammar=CALL.grammar, max_tokens=4, always_complete=False)
+    run_one(request, jump_forward=False)
+    assert (request.status, request.finish_reason, request.num_output) == ("finished", "length", 4)
+    cut = 0
+    for seed in range(12):
+        request = make_request("r", prompt(seed), grammar=BRACKETS.grammar, max_tokens=7, always_complete=False)
+        run_one(request)
+        assert request.status == "finished"
+        cut += not BRACKETS.matches(request.output_ids.tolist())
+    assert cut
 
 
 def test_a_budget_too_short_for_the_grammar_is_an_error_with_the_number() -> None:

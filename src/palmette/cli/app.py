@@ -10,6 +10,7 @@ import typer
 from .batch import batch
 from .env import env
 from .generate import generate
+from .grammar import grammar
 from .models import models
 from .run import run
 
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(batch)
 app.command()(generate)
+app.add_typer(grammar, name="grammar")
 app.add_typer(models, name="models")
 app.command()(env)
 

@@ -13,7 +13,7 @@ import typer
 
 from .arguments import parse_arguments
 from .batch_job import BatchJob
-from .engine import ModelOption, RevisionOption, as_default, running_engine
+from .engine import GrammarBackendOption, ModelOption, RevisionOption, as_default, running_engine
 from .errors import EXIT_FAILED, DebugOption, UsageError, note, reports_errors
 from .items import STANDARD_INPUT, check_items, read_items
 from .program_file import load_function
@@ -37,6 +37,7 @@ def batch(
     ] = None,
     model: ModelOption = None,
     revision: RevisionOption = None,
+    grammar_backend: GrammarBackendOption = None,
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Most programs at once.", show_default="one for each item, up to 128")
     ] = None,
@@ -61,7 +62,7 @@ def batch(
     with opened_results(output, resume) as results:
         total = None if items == STANDARD_INPUT else check_items(items, job.fault_in, results.holds)
         wanted = (item for item in read_items(items, job.fault_in) if not results.holds(item))
-        with running_engine(model, revision) as engine, as_default(engine):
+        with running_engine(model, revision, grammar_backend) as engine, as_default(engine):
             lines = job.run(wanted, num_threads=concurrency or "auto", timeout_s=timeout_s)
             failed = _write(lines, results, total)
     if failed:

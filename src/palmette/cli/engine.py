@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import palmette as pt
+from palmette.constrained.backends.names import GrammarBackendName
 from palmette.runtime.errors import ModelLoadError
 
 from .download import DownloadBar
@@ -35,19 +36,31 @@ RevisionOption = Annotated[
     typer.Option("--revision", help="Of a Hugging Face id: a branch, tag or commit.", show_default="the main branch"),
 ]
 
+GrammarBackendOption = Annotated[
+    GrammarBackendName | None,
+    typer.Option("--grammar-backend", help="What compiles grammars; all but native are extras.", show_default="native"),
+]
+
 
 @contextmanager
-def running_engine(model: str | None, revision: str | None = None) -> Iterator[Backend]:
+def running_engine(
+    model: str | None, revision: str | None = None, grammar_backend: GrammarBackendName | None = None
+) -> Iterator[Backend]:
     """An engine that runs `model`, or the default model, fetched first where it is not in the cache.
 
     Raises:
-        UsageError: there is no such model, or it cannot be fetched.
+        UsageError: there is no such model, or it cannot be fetched; or the grammar backend is not installed.
         ModelLoadError: the model cannot be read.
     """
     import palmette.runtime
 
-    _fetch(model, revision)
-    settings: EngineSettings = {} if revision is None else {"revision": revision}
+    settings: EngineSettings = {}
+    if grammar_backend is not None:
+        _check_backend(grammar_backend)
+        settings["grammar_backend"] = grammar_backend
+    if revision is not None:
+        settings["revision"] = revision
+    fetch_model(model, revision)
     started = time.monotonic()
     with palmette.runtime.launch(model, **settings) as engine:
         note(f"{engine.model_info.name} ready in {time.monotonic() - started:.1f} s")
@@ -65,7 +78,17 @@ def as_default(engine: Backend) -> Iterator[None]:
         pt.set_default_backend(before)
 
 
-def _fetch(model: str | None, revision: str | None) -> None:
+def _check_backend(name: GrammarBackendName) -> None:
+    from palmette.constrained import GrammarBackendError
+    from palmette.constrained.backends import grammar_backend
+
+    try:
+        grammar_backend(name)
+    except GrammarBackendError as error:
+        raise UsageError(str(error)) from error
+
+
+def fetch_model(model: str | None, revision: str | None = None) -> None:
     """Fetch a model where it is not in the cache; the default one's files are compared by size only, which is quick."""
     from palmette.runtime import default_model
     from palmette.runtime.weights import find_model

@@ -13,7 +13,7 @@ import typer
 import palmette as pt
 
 from .constraint_options import constraint_of, option
-from .engine import ModelOption, RevisionOption, running_engine
+from .engine import GrammarBackendOption, ModelOption, RevisionOption, running_engine
 from .errors import DebugOption, UsageError, note, reports_errors
 from .outcome import json_text
 
@@ -45,6 +45,7 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="Of the random stream: the same seed, the same answer.")] = None,
     model: ModelOption = None,
     revision: RevisionOption = None,
+    grammar_backend: GrammarBackendOption = None,
     chat: Annotated[
         bool | None,
         typer.Option(
@@ -71,7 +72,7 @@ def generate(
     )
     answer = _answer(constraint, {name: value for name, value in sampling.items() if value is not None}, stream)
     text = _prompt_text(prompt)
-    with running_engine(model, revision) as engine, _plain_failures():
+    with running_engine(model, revision, grammar_backend) as engine, _plain_failures():
         as_chat = engine.model_info.chat_template is not None if chat is None else chat
         program = (ask if as_chat else go_on).bind(prompt=text, answer=answer)
         _print_answer(program.stream(backend=engine) if stream else program.run(backend=engine), stream)

@@ -12,7 +12,7 @@ import typer
 import palmette as pt
 
 from .arguments import check_arguments, parse_arguments
-from .engine import ModelOption, RevisionOption, as_default, running_engine
+from .engine import GrammarBackendOption, ModelOption, RevisionOption, as_default, running_engine
 from .errors import DebugOption, RunError, reports_errors
 from .outcome import Outcome, json_object, json_text, outcome_of
 from .program_file import load_function, place_and_reason
@@ -32,6 +32,7 @@ def run(
     ] = None,
     model: ModelOption = None,
     revision: RevisionOption = None,
+    grammar_backend: GrammarBackendOption = None,
     tree: Annotated[bool, typer.Option("--tree/--no-tree", help="Show what each node computed and reused.")] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object: the variables and the return value.")
@@ -42,7 +43,7 @@ def run(
     function = load_function(target)
     arguments = parse_arguments(arg or [])
     check_arguments(function, arguments)
-    with running_engine(model, revision) as engine, as_default(engine):
+    with running_engine(model, revision, grammar_backend) as engine, as_default(engine):
         state = _run(function, arguments)
         outcome = outcome_of(state)
         _print_json(outcome) if as_json else _print_text(outcome)

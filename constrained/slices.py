@@ -1,0 +1,102 @@
+"""Sets of tokens that many states allow as a whole: text without quotes, words.
+
+Inside a free string nearly every token is allowed. To find that out by walking them all takes hundreds of microseconds,
+so the tokens of a few sets of characters are put aside once a vocabulary; where a state surely allows all of a set
+(`LazyAutomaton.cover`), only the others are walked. Source: the idea is llguidance's slicer; the test is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TEXT = tuple(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
+_WORD = tuple(byte for byte in range(0x80) if chr(byte).isalnum() or byte == ord("_"))
+_LOWER = tuple(range(ord("a"), ord("z") + 1))
+
+
+def _bytes(low: int, high: int) -> tuple[int, ...]:
+    return tuple(range(low, high + 1))
+
+
+_TAIL = _bytes(0x80, 0xBF)
+# RFC 3629, section 4
+_UTF8 = (
+    (_bytes(0xC2, 0xDF), _TAIL),
+    (_bytes(0xE0, 0xE0), _bytes(0xA0, 0xBF), _TAIL),
+    ((*_bytes(0xE1, 0xEC), 0xEE, 0xEF), _TAIL, _TAIL),
+    (_bytes(0xED, 0xED), _bytes(0x80, 0x9F), _TAIL),
+    (_bytes(0xF0, 0xF0), _bytes(0x90, 0xBF), _TAIL, _TAIL),
+    (_bytes(0xF1, 0xF3), _TAIL, _TAIL, _TAIL),
+    (_bytes(0xF4, 0xF4), _bytes(0x80, 0x8F), _TAIL, _TAIL),
+)
+
+CHARACTER_SETS: Sequence[Sequence[Sequence[Sequence[int]]]] = (
+    ((_TEXT,), *_UTF8),
+    ((_TEXT,),),
+    ((_WORD,),),
+    ((_LOWER,),),
+)
+"""By lane of a cover: the spellings of one character, each a class of bytes a byte. The first holds all the others."""
+
+
+def _spellings() -> NDArray[np.int64]:
+    """`CHARACTER_SETS` for `machine.covered`."""
+    rows = []
+    for lane, spellings in enumerate(CHARACTER_SETS):
+        for spelling in spellings:
+            masks = [sum(1 << byte for byte in bytes_) for bytes_ in spelling]
+            masks += [0] * (4 - len(masks))
+            words = np.frombuffer(b"".join(mask.to_bytes(32, "little") for mask in masks), "<i8")
+            rows.append(np.concatenate([[lane], words]))
+    return np.array(rows, np.int64)
+
+
+SPELLINGS = _spellings()
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The tokens of a vocabulary that are a few characters of one set, and the others.
+
+    Attributes:
+        lane: which of `CHARACTER_SETS`.
+        characters: the most characters of a token.
+        bits: [words] uint32, the tokens.
+        rest: `TokenTrie` of the other tokens.
+    """
+
+    lane: int
+    characters: int
+    bits: NDArray[np.uint32]
+    rest: Any
+
+
+MOST_CHARACTERS = (16, 6)
+FEWEST_TOKENS = 64  # a slice of fewer is not worth its trie
+
+
+def tokens_by_lane(tokens: Sequence[tuple[bytes, int]]) -> list[list[int]]:
+    """[lanes][tokens] how many characters of the lane's set each token is, -1 where it is anything else."""
+    counts: list[list[int]] = [[] for _ in CHARACTER_SETS]
+    text, word, lower = (bytes(each) for each in (_TEXT, _WORD, _LOWER))
+    for token, _ in tokens:
+        is_text = not token.translate(None, text)
+        counts[0].append(len(token) if is_text else _wide_characters(token))
+        counts[1].append(len(token) if is_text else -1)
+        counts[2].append(len(token) if is_text and not token.translate(None, word) else -1)
+        counts[3].append(len(token) if is_text and not token.translate(None, lower) else -1)
+    return counts
+
+
+def _wide_characters(token: bytes) -> int:
+    """Characters of a token of text with some beyond ASCII, or -1."""
+    try:
+        characters = len(token.decode())
+    except UnicodeDecodeError:
+        return -1
+    return characters if all(byte >= 0x80 or byte in _TEXT for byte in token) else -1
