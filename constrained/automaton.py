@@ -91,6 +91,10 @@ class LazyAutomaton:
         """The flags (rules.py) of the places that may take the next byte, joined."""
         return int(self._t.states[state, self._machine.STATE_FLAGS])
 
+    def may_flag(self, flags: int) -> bool:
+        """Whether any place of the grammar has one of `flags`."""
+        return bool((self._program.positions[:, Field.FLAGS] & flags).any())
+
     def next_bytes(self, state: int) -> int:
         """Mask of the bytes that may follow `state`: bit b is byte b."""
         return int.from_bytes(self._t.state_bytes[state].tobytes(), "little")

@@ -10,6 +10,7 @@ import numpy as np
 
 from .automaton import LazyAutomaton
 from .compiled import CompiledGrammar
+from .distinct_grammar import DistinctGrammar, needs_memory
 from .ebnf import lower_ebnf
 from .errors import UnsatisfiableGrammarError
 from .grammar import Grammar
@@ -20,7 +21,18 @@ from .limits import DEFAULT_LIMITS, CompileLimits, Deadline
 from .program import build_program
 from .reasoning import lower_reasoning
 from .regex import lower_regex
-from .rules import Choice, Except, Literal, Repeat, Rules, Sequence, byte_set
+from .rules import (
+    ALL_BYTES,
+    Choice,
+    Except,
+    Literal,
+    Repeat,
+    Rules,
+    Sequence,
+    byte_set,
+    is_productive_leaf,
+    rules_that_hold,
+)
 from .simplify import simplify
 from .structural_tag import lower_structural_tag
 from .vocabulary import Vocabulary
@@ -90,7 +102,8 @@ def compile_rules(
         GrammarLimitError: it is larger than `limits`.
     """
     automaton = automaton_of(rules, vocabulary.alphabet, vocabulary.preferred_bytes, limits, deadline)
-    return CompiledGrammar(grammar, vocabulary, automaton)
+    kind = DistinctGrammar if needs_memory(automaton) else CompiledGrammar
+    return kind(grammar, vocabulary, automaton)
 
 
 def make_automaton(
@@ -128,6 +141,16 @@ def _automaton(
     automaton = LazyAutomaton(program, limits, preferred_bytes)
     deadline.check()
     return automaton if automaton.is_ready() else None
+
+
+def check_grammar(grammar: Grammar, limits: CompileLimits = DEFAULT_LIMITS) -> None:
+    """Find most of what is wrong with `grammar` before there is a vocabulary, in milliseconds and without numba.
+
+    Raises what `compile_grammar` does, except where only the automaton can tell that nothing matches.
+    """
+    rules = lower(grammar, limits, Deadline(limits))
+    if rules.start not in rules_that_hold(rules.rules, is_productive_leaf):
+        simplify(rules, ALL_BYTES, limits)  # raises, and says where the contradiction is
 
 
 def lower(grammar: Grammar, limits: CompileLimits, deadline: Deadline) -> Rules:

@@ -12,14 +12,12 @@ from .json_object_graph import ObjectGraph, Place
 from .json_options import JsonOptions
 from .json_strings import Strings, StringSet
 from .json_terms import Terms
-from .json_text import ANY_KEY, ANY_OBJECT, Spacing, comma_list, spacing, string_literal
+from .json_text import ANY_KEY, ANY_OBJECT, Spacing, comma_list, key_except, spacing, string_literal
 from .rules import (
     EMPTY,
     NOTHING,
-    OPEN_KEY,
     OPEN_OBJECT,
     Choice,
-    Except,
     Flagged,
     Graph,
     Literal,
@@ -107,7 +105,7 @@ class ObjectRules:
         """A key of `keys` that no rule names."""
         known = self._keys.get(keys)
         if known is None:
-            known = self._keys[keys] = Flagged(self._spelled(keys), OPEN_KEY)
+            known = self._keys[keys] = self._spelled(keys)
         return known
 
     def _spelled(self, keys: StringSet) -> Node:
@@ -115,7 +113,7 @@ class ObjectRules:
             return self._strings.key(keys)
         if not keys.excluded:
             return ANY_KEY
-        return Except(ANY_KEY, frozenset(string_literal(key).value for key in keys.excluded))
+        return key_except(keys.excluded)
 
     def _written(self, named: Named) -> Node:
         value = self._value(named.terms)

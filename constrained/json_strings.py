@@ -12,11 +12,11 @@ from .char_lengths import length_graph
 from .code_points import ANY, CodePoints
 from .errors import GrammarError, GrammarLimitError
 from .json_options import JsonOptions
-from .json_text import ANY_CHAR, ANY_KEY, ANY_STRING, QUOTE, characters, key_characters, string_literal
+from .json_text import ANY_CHAR, ANY_KEY, ANY_STRING, KEY_QUOTE, QUOTE, characters, key_characters, key_except
 from .limits import CompileLimits, Deadline
 from .regex import Branch, CharRules, lower_automaton, lower_pattern
 from .regex_tree import Concat, length_range
-from .rules import NOTHING, OPEN_KEY, Choice, Except, Flagged, Graph, Node, Repeat, Sequence
+from .rules import NOTHING, Choice, Graph, Node, Repeat, Sequence
 from .string_shapes import Bounded, Key, Plain, Shape, bounded_of, has, longest, shape_of, tree_of
 
 _MAX_WORD_LENGTH = 1000
@@ -58,6 +58,11 @@ class _Spelling:
     any_char: Node
     any_string: Node
     once: bool
+
+    @property
+    def quote(self) -> Node:
+        """Keys have flagged quotes: only those that rules do not name are spelled here."""
+        return KEY_QUOTE if self.once else QUOTE
 
 
 class Strings:
@@ -207,22 +212,22 @@ class Strings:
         if not strings.excluded:
             if unbounded:
                 return spelling.any_string
-            return Sequence((QUOTE, Repeat(spelling.any_char, strings.low, strings.high), QUOTE))
+            return Sequence((spelling.quote, Repeat(spelling.any_char, strings.low, strings.high), spelling.quote))
         if spelling.once and unbounded:
-            return Except(ANY_KEY, frozenset(string_literal(word).value for word in strings.excluded))
+            return key_except(strings.excluded)
         return None
 
     def _written(self, shape: Shape, spelling: _Spelling) -> Node:
         if isinstance(shape, Plain):
             options = tuple(self._branch(branch, spelling) for branch in shape.branches)
-            return Sequence((QUOTE, Choice(options), QUOTE)) if options else NOTHING
+            return Sequence((spelling.quote, Choice(options), spelling.quote)) if options else NOTHING
         if not shape.automaton.edges:
             return NOTHING
         if (shape.low, shape.high) == (0, None):
             return self._states(shape, spelling)
         spec = length_graph(shape.automaton, shape.low, shape.high)
         bodies = tuple(self._chars(chars, spelling) for chars in spec.bodies)
-        return Sequence((QUOTE, Graph(spec, bodies, (0, 0)), QUOTE))
+        return Sequence((spelling.quote, Graph(spec, bodies, (0, 0)), spelling.quote))
 
     def _branch(self, branch: Branch, spelling: _Spelling) -> Node:
         anything = Repeat(spelling.any_char, 0, None)
@@ -235,9 +240,7 @@ class Strings:
         self._automata += 1
         name = f"json/strings/{self._automata}"
         chars = partial(self._chars, spelling=spelling)
-        # A flag around the whole does not reach into rules, and distinct.py needs it at the closing quote of a key.
-        closing = Flagged(QUOTE, OPEN_KEY) if spelling is self._keys else QUOTE
-        return Sequence((QUOTE, lower_automaton(shape.automaton, name, closing, chars, self._rules)))
+        return Sequence((spelling.quote, lower_automaton(shape.automaton, name, spelling.quote, chars, self._rules)))
 
     def _chars(self, chars: CodePoints, spelling: _Spelling) -> Node:
         return spelling.any_char if chars == ANY else spelling.chars.node(chars)

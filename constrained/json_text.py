@@ -23,6 +23,7 @@ from .rules import (
     OPEN_KEY,
     OPEN_OBJECT,
     Choice,
+    Except,
     Flagged,
     Literal,
     Node,
@@ -144,8 +145,16 @@ def string_literal(text: str) -> Literal:
     return Literal(b'"' + text_inside(text) + b'"')
 
 
-ANY_KEY = Sequence((QUOTE, Repeat(_one_spelling(ANY), 0, None), QUOTE))
-"""Any key with its quotes, in its one spelling. It calls no rule, so that words may be left out of it (`Except`)."""
+KEY_QUOTE = Flagged(QUOTE, OPEN_KEY)
+"""A quote of a key that no rule names. Only quotes have the flag: places inside would hide that a name just ended."""
+_KEY_TEXT = Repeat(_one_spelling(ANY), 0, None)
+ANY_KEY = Sequence((KEY_QUOTE, _KEY_TEXT, KEY_QUOTE))
+"""Any key with its quotes, in its one spelling."""
+
+
+def key_except(words: Iterable[str]) -> Node:
+    """Any key but `words`."""
+    return Sequence((KEY_QUOTE, Except(_KEY_TEXT, frozenset(text_inside(word) for word in words)), KEY_QUOTE))
 
 
 def string(low: int, high: int | None) -> Node:
@@ -232,7 +241,7 @@ def shared_rules(options: JsonOptions = DEFAULT_JSON_OPTIONS) -> Mapping[str, No
     """The rules that `ANY_CHAR`, `ANY_VALUE` and the other references of this module name. One mapping an `options`."""
     space = spacing(options)
     char = characters(ANY, options.escapes)
-    member = space.member(Flagged(ANY_KEY, OPEN_KEY), ANY_VALUE)
+    member = space.member(ANY_KEY, ANY_VALUE)
     members = comma_list(member, 1, None, space.comma)
     elements = comma_list(ANY_VALUE, 1, None, space.comma)
     opening = Flagged(Literal(b"{"), OPEN_OBJECT)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
+from functools import cache, lru_cache
 
-from .automaton import DEAD, LazyAutomaton
-from .compiler import make_automaton, warm_up
+from .compiled import CompiledGrammar
+from .compiler import compile_grammar
 from .grammar import Grammar
-from .limits import DEFAULT_LIMITS
-from .rules import ALL_BYTES
+from .vocabulary import Vocabulary
 
 _lock = threading.Lock()  # automata grow while they are followed
 
@@ -23,16 +22,21 @@ def matches(grammar: Grammar, text: str) -> bool:
         GrammarError: see `compile_grammar`.
     """
     with _lock:
-        automaton = _automaton(grammar)
-        state = automaton.start
+        compiled = _compiled(grammar)
+        state: int | None = compiled.start
         for byte in text.encode("utf-8", "surrogatepass"):
-            state = automaton.step(state, byte)
-            if state == DEAD:
+            state = compiled.advance(state, byte)
+            if state is None:
                 return False
-        return automaton.is_accepting(state)
+        return compiled.is_accepting(state)
 
 
 @lru_cache(maxsize=64)
-def _automaton(grammar: Grammar) -> LazyAutomaton:
-    warm_up()
-    return make_automaton(grammar, ALL_BYTES, range(256), DEFAULT_LIMITS)
+def _compiled(grammar: Grammar) -> CompiledGrammar:
+    return compile_grammar(grammar, single_bytes())
+
+
+@cache
+def single_bytes() -> Vocabulary:
+    """The vocabulary whose token i is byte i."""
+    return Vocabulary([bytes((byte,)) for byte in range(256)])

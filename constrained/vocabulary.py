@@ -160,6 +160,30 @@ class Vocabulary:
             here = int(trie.end[here])
         return -1
 
+    def fewest_tokens(self, text: bytes) -> tuple[int, ...] | None:
+        """The fewest ordinary tokens that spell `text`, the longest first among equals; None where none do."""
+        count = [0] * (len(text) + 1)
+        first: list[tuple[int, int] | None] = [None] * len(text)  # by place: a token, and the place after it
+        for begin in reversed(range(len(text))):
+            count[begin] = len(text) + 1
+            node = -1
+            for end in range(begin + 1, len(text) + 1):
+                node = self.child(node, text[end - 1])
+                if node < 0:
+                    break
+                token_id = self.token_at(node)
+                if token_id is not None and count[end] + 1 <= count[begin]:
+                    count[begin], first[begin] = count[end] + 1, (token_id, end)
+        tokens = []
+        place = 0
+        while place < len(text):
+            step = first[place]
+            if step is None:
+                return None
+            tokens.append(step[0])
+            place = step[1]
+        return tuple(tokens)
+
     def token_at(self, node: int) -> int | None:
         """The lowest token id that ends at trie `node`, if any does."""
         first, last = self.trie.first[node : node + 2]

@@ -6,10 +6,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palmette.constrained.compiler import lower
+from palmette.constrained.compiler import check_grammar
 from palmette.constrained.errors import GrammarError
 from palmette.constrained.grammar import Grammar
-from palmette.constrained.limits import DEFAULT_LIMITS, Deadline
 from palmette.runtime.errors import RequestError
 
 from .expr import Reader
@@ -88,5 +87,5 @@ _READERS: dict[str, Callable[[Any], tuple[Grammar, Reader | None]]] = {
 @functools.lru_cache(maxsize=1024)
 def _legal(grammar: Grammar) -> Grammar:
     """`grammar` itself, once its front end has read it; the engine compiles it for its vocabulary later."""
-    lower(grammar, DEFAULT_LIMITS, Deadline(DEFAULT_LIMITS))
+    check_grammar(grammar)
     return grammar
