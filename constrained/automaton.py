@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from .errors import GrammarLimitError
 from .limits import CompileLimits
+from .plain_machine import load_machine
 from .program import INFINITE, RETURN, Field, Op, Program
-from .rules import NOTHING
+from .rules import ALL_BYTES, NOTHING
+from .slices import spellings
 from .vocabulary import TokenTrie
 
 DEAD = -2
@@ -40,11 +42,25 @@ class LazyAutomaton:
         start: id of the first state.
     """
 
-    def __init__(self, program: Program, limits: CompileLimits, preferred_bytes: Sequence[int]) -> None:
-        """`preferred_bytes` orders all 256 bytes; among equally short endings the first in this order is taken."""
-        from . import machine  # numba takes a while to import
+    def __init__(
+        self,
+        program: Program,
+        limits: CompileLimits,
+        preferred_bytes: Sequence[int],
+        *,
+        alphabet: int = ALL_BYTES,
+        plain: bool = False,
+    ) -> None:
+        """`program` is this automaton's own from now on.
 
-        self._machine = machine
+        Args:
+            program: what to follow.
+            limits: on states, and configurations of each.
+            preferred_bytes: all 256; among equally short endings the first in this order is taken.
+            alphabet: the bytes that texts are made of, all that some token has; bit b is byte b.
+            plain: do without numba, some hundred times slower.
+        """
+        self._machine = load_machine(plain)
         self._program = program
         self._limits = limits
         self._preferred = tuple(preferred_bytes)
@@ -52,8 +68,11 @@ class LazyAutomaton:
         self._graph_ids: dict[tuple[int, Hashable], int] = {}
         self._graph_costs: dict[int, list[float]] = {}
         self._endings: dict[int, tuple[int, int]] = {}
-        self._covers: dict[int, int] = {}  # by position of a rule that is repeated
-        self._t = _new_tables(program, limits, machine)
+        self._covers: dict[int, int] = {}  # by position of what is repeated: slices whose characters all match it
+        self._t = _new_tables(program, limits, alphabet, self._machine)
+        self._kinds: list[int] = self._t.kind_of.tolist()
+        self._edges = 0
+        self._counts = bool(np.isin(program.positions[:, Field.OP], (Op.REPEAT, Op.GRAPH)).any())
         self._find_lengths()
         self.start = self._closure_state(program.start) if self.is_ready() else DEAD
 
@@ -72,15 +91,9 @@ class LazyAutomaton:
         """Bytes of the arrays."""
         return sum(array.nbytes for array in self._t)
 
-    @property
-    def table(self) -> NDArray[np.int32]:
-        """[capacity, 256] int32, the next state, `DEAD`, or `UNKNOWN` until `step` was asked. Do not keep it."""
-        table: NDArray[np.int32] = self._t.table
-        return table
-
     def step(self, state: int, byte: int) -> int:
         """The state after `byte`, or `DEAD`."""
-        known = int(self._t.table[state, byte])
+        known = int(self._t.table[state, self._kinds[byte]])
         return known if known != UNKNOWN else self._run(self._machine.STEP, state, byte)
 
     def is_accepting(self, state: int) -> bool:
@@ -112,6 +125,13 @@ class LazyAutomaton:
         """Byte k: how many characters of slice k may follow whatever they are, `machine.MANY` without bound."""
         return int(self._t.state_cover[state])
 
+    def near(self, state: int, horizon: int) -> int:
+        """A state that allows the same texts of up to `horizon` bytes as `state`; the same for many. One `horizon`."""
+        if not self._counts:
+            return state
+        self._t.counts[self._machine.HORIZON] = horizon
+        return self._run(self._machine.NEAR_STATE, state)
+
     def ending_step(self, state: int) -> tuple[int, int]:
         """First byte of a shortest ending from a `state` that is not accepting, and the state after it.
 
@@ -128,7 +148,7 @@ class LazyAutomaton:
         for byte in self._preferred:
             if mask >> byte & 1:
                 following = self.step(state, byte)
-                if self._t.state_length[following] == length - 1:
+                if following != DEAD and self._t.state_length[following] == length - 1:
                     return byte, following
         raise AssertionError(f"state {state} has no step towards its end")
 
@@ -150,6 +170,7 @@ class LazyAutomaton:
         landing: NDArray[np.int32],
     ) -> None:
         path[0] = state
+        self._t.counts[self._machine.WORK] = 0
         node, last = 0, len(trie.nodes) - 1
         while True:
             node = self._machine.run(self._t, what, node, 0, 0, trie, path, bits, landing)
@@ -159,6 +180,7 @@ class LazyAutomaton:
 
     def _run(self, what: int, a: int, b: int = 0, c: int = 0) -> int:
         """`machine.run` until it has what it needs."""
+        self._t.counts[self._machine.WORK] = 0
         while True:
             result = self._machine.run(self._t, what, a, b, c, _NO_TRIE, _NO_LANDING, _NO_BITS, _NO_LANDING)
             if result != _FAILED:
@@ -172,6 +194,10 @@ class LazyAutomaton:
         match need(int(counts[self._machine.NEED])):
             case need.GRAPH:
                 self._expand(detail)
+            case need.NEAR:
+                position, state = self._graph_keys[detail]
+                near = self._program.graphs[position].spec.near(state, int(counts[self._machine.HORIZON]))
+                self._t.graph_near[detail] = self._graph_state(position, near)
             case need.WORDS:
                 self._make_words(detail)
             case need.COVER:
@@ -180,8 +206,11 @@ class LazyAutomaton:
                 self._limits.check("configurations", detail + 1, "alternatives that one state follows at once")
             case need.FEWER_STATES:
                 self._limits.check("states", detail + 1, "states met while the grammar was used")
+            case need.LESS_WORK:
+                self._limits.check("work", detail, "alternatives followed for one mask or byte")
             case scarce:
                 self._t = _larger(self._t, scarce, detail, self._machine)
+                self._limits.check("memory_bytes", self.memory_bytes, "bytes of states met while the grammar was used")
 
     def _closure_state(self, config: int) -> int:
         return self._run(self._machine.CLOSURE_STATE, config)
@@ -235,8 +264,11 @@ class LazyAutomaton:
             self._graph_keys.append(key)
             if known == len(self._t.graphs):
                 self._t = self._t._replace(
-                    graphs=_doubled(self._t.graphs, -1), graph_cost=_doubled(self._t.graph_cost, INFINITE)
+                    graphs=_doubled(self._t.graphs),
+                    graph_cost=_doubled(self._t.graph_cost),
+                    graph_near=_doubled(self._t.graph_near),
                 )
+            self._t.graphs[known] = self._t.graph_near[known] = -1
             cost = self._program.graphs[position].spec.cost(state, self._costs_of(position))
             self._t.graph_cost[known] = INFINITE if math.isinf(cost) else int(cost)
         return known
@@ -259,9 +291,11 @@ class LazyAutomaton:
                 following = self._graph_state(position, after)
                 if self._t.graph_cost[following] < INFINITE:
                     edges.append((int(bodies[first + body]), following))
-        old = self._t.edges
-        self._t = self._t._replace(edges=np.concatenate([old, np.array(edges, np.int64).reshape(-1, 2)]))
-        self._t.graphs[graph_state] = len(old), len(edges), spec.ends(state)
+        first, self._edges = self._edges, self._edges + len(edges)
+        if self._edges > len(self._t.edges):
+            self._t = self._t._replace(edges=_doubled(self._t.edges, self._edges))
+        self._t.edges[first : self._edges] = np.array(edges, np.int64).reshape(-1, 2)
+        self._t.graphs[graph_state] = first, len(edges), spec.ends(state)
 
     def _make_words(self, position: int) -> None:
         """The trie of the words of an EXCEPT, its nodes in breadth-first order so that children are neighbours."""
@@ -292,29 +326,21 @@ class LazyAutomaton:
         self._program.positions[position, Field.LOW] = base
 
     def _find_cover(self, position: int) -> None:
-        """Which slices a loop or counted repetition covers: any character of them, and it may go on as before.
-
-        That depends on its body alone, so it is found out once for all that repeat the same rule.
-        """
+        """Which slices a loop or counted repetition covers: any character of them, and it may go on as before."""
         positions, targets = self._program.positions, self._program.targets
+        self._t.covers[position] = 0  # until known: a loop may meet itself
         is_counted = positions[position, Field.OP] == Op.REPEAT
         body = int(positions[position, Field.BODY] if is_counted else targets[positions[position, Field.TARGETS]])
-        rule = int(positions[body, Field.BODY]) if positions[body, Field.OP] == Op.CALL else -1
-        if rule < 0 or rule not in self._covers:
-            self._t.covers[position] = 0  # until known: a loop may meet itself
-            self._covers[rule] = self._run(self._machine.COVERED, *self._round_of(position, body))
-        self._t.covers[position] = self._covers[rule]
-
-    def _round_of(self, position: int, body: int) -> tuple[int, int]:
-        """States before and after one round of the loop or counted repetition at `position`."""
-        count = len(self._program.positions)
-        below = self._run(self._machine.PUSH, RETURN, 1, 0)
-        before = after = below * count + position
-        if self._program.positions[position, Field.OP] == Op.REPEAT:
-            low, high = self._program.positions[position, [Field.LOW, Field.HIGH]].tolist()
-            frames = [self._run(self._machine.PUSH, position, done, below) for done in (0, 1 if low or high > 1 else 0)]
-            before, after = (frame * count + body for frame in frames)
-        return self._closure_state(before), self._closure_state(after)
+        is_rule = positions[body, Field.OP] == Op.CALL
+        if not is_counted and not is_rule:  # its body does not end in a RETURN, but where it began
+            below = self._run(self._machine.PUSH, RETURN, 1, 0)
+            here = below << self._machine.SHIFT | position
+            self._t.covers[position] = self._run(self._machine.COVERED, here, here)
+            return
+        body = int(positions[body, Field.BODY]) if is_rule else body
+        if body not in self._covers:
+            self._covers[body] = self._run(self._machine.COVERED, body, -1)
+        self._t.covers[position] = self._covers[body]
 
 
 def _end_of(words: Sequence[bytes], low: int, high: int, depth: int, byte: int) -> int:
@@ -329,7 +355,7 @@ def _end_of(words: Sequence[bytes], low: int, high: int, depth: int, byte: int) 
     return low
 
 
-def _new_tables(program: Program, limits: CompileLimits, machine: Any) -> Any:
+def _new_tables(program: Program, limits: CompileLimits, alphabet: int, machine: Any) -> Any:
     """Small, empty arrays for `program`."""
     count = len(program.positions)
 
@@ -342,30 +368,36 @@ def _new_tables(program: Program, limits: CompileLimits, machine: Any) -> Any:
     operations = program.positions[:, Field.OP]
     loops = (operations == Op.REPEAT) | (program.positions[:, Field.LOOPS] == 1)
     graphs = 16 + len(program.graphs)
+    kind_of, kind_byte = _kinds(program)
     t = machine.Tables(
         positions=program.positions,
         targets=program.targets,
         masks=program.masks,
         shortest=np.full(count, INFINITE, np.int64),
         covers=np.where(loops, -1, 0).astype(np.int64),
-        frames=np.full((128, 3), -1, np.int64),
+        frames=i64(128, 3),
         rest=i64(128),
+        near_frames=i64(128),
         frame_hash=i32(256),
-        closures=np.full((128, 4), -1, np.int64),
+        closures=i64(128, 4),
         closure_keys=i64(128),
         closure_cover=i64(128),
         closure_configs=i64(512),
         closure_hash=i32(256),
-        states=np.full((64, 4), -1, np.int64),
+        states=i64(64, 4),
         state_configs=i64(512),
         state_bytes=i64(64, 4),
         state_length=i64(64),
         state_cover=i64(64),
         state_hash=i32(128),
-        table=i32(64, 256),
+        table=i32(64, len(kind_byte)),
+        kind_of=kind_of,
+        kind_byte=kind_byte,
+        spellings=spellings(alphabet),
         graphs=np.full((graphs, 3), -1, np.int64),
         graph_cost=np.full(graphs, INFINITE, np.int64),
-        edges=np.full((0, 2), -1, np.int64),
+        graph_near=np.full(graphs, -1, np.int64),
+        edges=i64(16, 2),
         words=np.full((0, 4), -1, np.int64),
         word_bytes=i64(0, 4),
         todo=i64(256),
@@ -379,13 +411,28 @@ def _new_tables(program: Program, limits: CompileLimits, machine: Any) -> Any:
     t.counts[machine.FRAMES] = 1
     t.counts[machine.MAX_CONFIGS] = limits.configurations
     t.counts[machine.MAX_STATES] = limits.states
+    t.counts[machine.MAX_WORK] = limits.work
     return t
 
 
-def _doubled(array: NDArray[Any], fill: int, least: int = 0) -> NDArray[Any]:
-    """`array` with room for twice as many rows, and `least` more at least."""
-    rows = len(array) + max(len(array), least)
-    larger = np.full((rows, *array.shape[1:]), fill, array.dtype)
+def _kinds(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The kind of each byte, and a byte of each kind: sets of bytes that the program never tells apart."""
+    rows = program.masks.astype("<i8").view(np.uint8)
+    member = np.packbits(np.unpackbits(rows, axis=1, bitorder="little"), axis=0).T.tobytes()
+    width = len(member) // 256
+    apart = set().union(*(set(b"".join(words)) for words in program.words.values()))
+    kinds: dict[tuple[bytes, int], int] = {}
+    kind_of = [
+        kinds.setdefault((member[width * byte : width * (byte + 1)], byte if byte in apart else -1), len(kinds))
+        for byte in range(256)
+    ]
+    numbers = np.array(kind_of, np.int64)
+    return numbers, np.unique(numbers, return_index=True)[1].astype(np.int64)
+
+
+def _doubled(array: NDArray[Any], least: int = 0) -> NDArray[Any]:
+    """`array` with room for twice as many rows, and `least` at least. What is new in it is not written."""
+    larger = np.empty((max(2 * len(array), least), *array.shape[1:]), array.dtype)
     larger[: len(array)] = array
     return larger
 
@@ -395,41 +442,43 @@ def _larger(t: Any, scarce: Any, least: int, machine: Any) -> Any:
     need = machine.Need
     match scarce:
         case need.FRAMES:
-            frames = _doubled(t.frames, -1)
+            frames = _doubled(t.frames)
             used = int(t.counts[machine.FRAMES])
             hashes = machine.frame_hashes(frames, used, 2 * len(frames))
-            return t._replace(frames=frames, rest=_doubled(t.rest, 0), frame_hash=hashes)
+            return t._replace(
+                frames=frames, rest=_doubled(t.rest), near_frames=_doubled(t.near_frames), frame_hash=hashes
+            )
         case need.CLOSURES:
-            keys = _doubled(t.closure_keys, 0)
+            keys = _doubled(t.closure_keys)
             used = int(t.counts[machine.CLOSURES])
             return t._replace(
-                closures=_doubled(t.closures, -1),
+                closures=_doubled(t.closures),
                 closure_keys=keys,
-                closure_cover=_doubled(t.closure_cover, 0),
+                closure_cover=_doubled(t.closure_cover),
                 closure_hash=machine.closure_hashes(keys, used, 2 * len(keys)),
             )
         case need.CLOSURE_CONFIGS:
-            return t._replace(closure_configs=_doubled(t.closure_configs, 0))
+            return t._replace(closure_configs=_doubled(t.closure_configs))
         case need.STATES:
-            states = _doubled(t.states, -1)
+            states = _doubled(t.states)
             used = int(t.counts[machine.STATES])
             return t._replace(
                 states=states,
-                state_bytes=_doubled(t.state_bytes, 0),
-                state_length=_doubled(t.state_length, 0),
-                state_cover=_doubled(t.state_cover, 0),
-                table=_doubled(t.table, -1),
+                state_bytes=_doubled(t.state_bytes),
+                state_length=_doubled(t.state_length),
+                state_cover=_doubled(t.state_cover),
+                table=_doubled(t.table),
                 state_hash=machine.state_hashes(states, t.state_configs, used, 2 * len(states)),
             )
         case need.STATE_CONFIGS:
-            return t._replace(state_configs=_doubled(t.state_configs, 0, least))
+            return t._replace(state_configs=_doubled(t.state_configs, len(t.state_configs) + least))
         case need.SCRATCH:
             if len(t.todo) > 1 << 22:
                 raise GrammarLimitError("one step of this grammar follows too many alternatives; simplify it")
             return t._replace(
-                todo=_doubled(t.todo, 0),
-                gathered=_doubled(t.gathered, 0),
-                seen=_doubled(t.seen, 0),
+                todo=_doubled(t.todo),
+                gathered=_doubled(t.gathered),
+                seen=_doubled(t.seen),
                 seen_stamp=np.zeros(2 * len(t.seen_stamp), np.int64),
             )
         case _:

@@ -7,6 +7,9 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .char_machine import Recognizer
 from .char_symbols import Symbols, union
 from .code_points import CodePoints
@@ -15,7 +18,9 @@ from .regex_tree import Pattern
 
 _MAX_STATES = 20_000
 _MAX_TABLE = 500_000
-_MINIMISED_STATES = 256
+_MINIMISED_STATES = 2048
+_MAX_CODE = 1 << 62
+_DEAD = -1
 
 State = TypeVar("State", bound=Hashable)
 
@@ -139,29 +144,67 @@ def intersection(automata: Items[CharDfa]) -> CharDfa:
     Raises:
         GrammarLimitError: it would be too large.
     """
-    if len(automata) == 1:
-        return automata[0]
-    live = [automaton.live() for automaton in automata]
+    first, *others = automata
+    while others:
+        together, size = [first], len(first.steps)
+        while others and size * len(others[0].steps) < _MAX_CODE:
+            size *= len(others[0].steps)
+            together.append(others.pop(0))
+        first = _product(together)
+    return first
+
+
+def _product(automata: Items[CharDfa]) -> CharDfa:
+    """The intersection of few automata: each of its states is a number, made of those of theirs."""
     symbols = Symbols(chars for automaton in automata for chars in automaton.symbols.sets)
-    own = [[automaton.symbols.symbol(chr(chars.ranges[0][0])) for chars in symbols.sets] for automaton in automata]
-    columns = list(zip(*own, strict=True))
-    dead = (-1,)
+    tables = []
+    for automaton in automata:
+        own = [automaton.symbols.symbol(chr(chars.ranges[0][0])) for chars in symbols.sets]
+        tables.append(np.array(automaton.steps, np.int64)[:, own])
+    live = [np.array(automaton.live()) for automaton in automata]
+    sizes = [len(table) for table in tables]
+    numbers: dict[int, int] = {0: 0}  # by code of a state; `_DEAD` for all from which nothing is accepted
+    rows: list[NDArray[np.int64]] = []
+    front = np.zeros(1, np.int64)
+    codes = [front]
+    while len(front):
+        parts = np.unravel_index(front, sizes)
+        after = [table[part] for table, part in zip(tables, parts, strict=True)]
+        targets = np.ravel_multi_index(after, sizes)
+        for alive, part in zip(live, after, strict=True):
+            targets[~alive[part]] = _DEAD
+        found, places = np.unique(targets, return_inverse=True)
+        fresh = [code for code in found.tolist() if code not in numbers and code != _DEAD]
+        numbers.update(zip(fresh, range(len(numbers), len(numbers) + len(fresh)), strict=True))
+        own_numbers = np.array([numbers.get(code, _DEAD) for code in found.tolist()], np.int64)
+        rows.append(own_numbers[places].reshape(targets.shape))
+        front = np.array(fresh, np.int64)
+        codes.append(front)
+        _check_size(len(numbers), len(symbols))
+    return minimised(_with_dead(symbols, rows, np.concatenate(codes), sizes, automata))
 
-    def step(state: tuple[int, ...]) -> Items[tuple[int, ...]]:
-        if state == dead:
-            return [dead] * len(columns)
-        rows = [automaton.steps[part] for automaton, part in zip(automata, state, strict=True)]
-        known: dict[tuple[int, ...], tuple[int, ...]] = {}
-        return [known.get(column) or known.setdefault(column, after(rows, column)) for column in columns]
 
-    def after(rows: list[tuple[int, ...]], column: tuple[int, ...]) -> tuple[int, ...]:
-        target = tuple(row[symbol] for row, symbol in zip(rows, column, strict=True))
-        return target if all(alive[part] for alive, part in zip(live, target, strict=True)) else dead
+def _with_dead(
+    symbols: Symbols,
+    rows: list[NDArray[np.int64]],
+    codes: NDArray[np.int64],
+    sizes: list[int],
+    automata: Items[CharDfa],
+) -> CharDfa:
+    """The automaton of these rows, with one state more for `_DEAD`."""
+    steps = np.concatenate([*rows, np.full((1, len(symbols)), _DEAD, np.int64)])
+    steps[steps == _DEAD] = len(codes)
+    ends = np.ones(len(codes), np.bool_)
+    for automaton, part in zip(automata, np.unravel_index(codes, sizes), strict=True):
+        ends &= np.array(automaton.accepting)[part]
+    return CharDfa(symbols, tuple(map(tuple, steps.tolist())), (*ends.tolist(), False))
 
-    def accepts(state: tuple[int, ...]) -> bool:
-        return state != dead and all(automaton.accepting[part] for automaton, part in zip(automata, state, strict=True))
 
-    return _explored(symbols, (0,) * len(automata), step, accepts)
+def _check_size(states: int, symbols: int) -> None:
+    if states > _MAX_STATES or states * symbols > _MAX_TABLE:
+        raise GrammarLimitError(
+            f"the automaton of a set of strings needs more than {min(_MAX_STATES, _MAX_TABLE // symbols)} states"
+        )
 
 
 def _explored(
@@ -178,10 +221,7 @@ def _explored(
                 numbers[target] = len(order)
                 order.append(target)
         steps.append(tuple([numbers[target] for target in row]))
-        if len(order) > _MAX_STATES or len(order) * len(row) > _MAX_TABLE:
-            raise GrammarLimitError(
-                f"the automaton of a set of strings needs more than {min(_MAX_STATES, _MAX_TABLE // len(row))} states"
-            )
+        _check_size(len(order), len(row))
     return minimised(CharDfa(symbols, tuple(steps), tuple(accepts(state) for state in order)))
 
 
@@ -189,24 +229,38 @@ def minimised(automaton: CharDfa) -> CharDfa:
     """The smallest automaton of the same texts; one of very many states as it is. Source: Moore, 1956."""
     if len(automaton.steps) > _MINIMISED_STATES:
         return automaton
-    classes = [int(end) for end in automaton.accepting]
-    count = len(set(classes))
-    while True:
-        seen: dict[tuple[int, ...], int] = {}
-        classes = [
-            seen.setdefault((classes[state], *[classes[target] for target in row]), len(seen))
-            for state, row in enumerate(automaton.steps)
-        ]
-        if len(seen) == count:
-            break
-        count = len(seen)
-    if count == len(automaton.steps):
+    table = np.array(automaton.steps, np.int64)
+    classes, firsts = _classes(table, np.array(automaton.accepting, np.int64))
+    if len(firsts) == len(table):
         return automaton
-    firsts: dict[int, int] = {}  # of each class; the classes are numbered as their first states are
-    for state, found in enumerate(classes):
-        firsts.setdefault(found, state)
-    steps = tuple(tuple(classes[target] for target in automaton.steps[state]) for state in firsts.values())
-    return CharDfa(automaton.symbols, steps, tuple(automaton.accepting[state] for state in firsts.values()))
+    order = np.argsort(firsts)  # the classes are numbered as their first states are
+    numbers = np.empty_like(order)
+    numbers[order] = np.arange(len(order))
+    kept = firsts[order]
+    steps = numbers[classes[table[kept]]].tolist()
+    return CharDfa(automaton.symbols, tuple(map(tuple, steps)), tuple(automaton.accepting[state] for state in kept))
+
+
+def _classes(table: NDArray[np.int64], classes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The coarsest refinement of `classes` that no step of `table` tells apart, and the first state of each class.
+
+    Rows are compared by sums with random factors. Two that differ may be taken for the same, so the result is checked,
+    and in that case found with other factors.
+    """
+    random = np.random.default_rng(0)
+    while True:
+        factors = random.integers(1, 2**63, table.shape[1] + 1, np.uint64)
+        found = classes
+        count = 0
+        while True:
+            sums = found[table].astype(np.uint64) @ factors[1:] + found.astype(np.uint64) * factors[0]
+            _, firsts, found = np.unique(sums, return_index=True, return_inverse=True)
+            if len(firsts) == count:
+                break
+            count = len(firsts)
+        rows = found[table]
+        if (rows == rows[firsts[found]]).all() and (classes == classes[firsts[found]]).all():
+            return found, firsts
 
 
 def trimmed(automaton: CharDfa) -> Trimmed:
@@ -215,15 +269,25 @@ def trimmed(automaton: CharDfa) -> Trimmed:
     if not live[0]:
         return Trimmed((), ())
     numbers = {state: number for number, state in enumerate(state for state, alive in enumerate(live) if alive)}
+    unions: dict[tuple[int, ...], CodePoints] = {}
     return Trimmed(
-        tuple(_grouped(automaton, state, numbers) for state in numbers),
+        tuple(_grouped(automaton, state, numbers, unions) for state in numbers),
         tuple(automaton.accepting[state] for state in numbers),
     )
 
 
-def _grouped(automaton: CharDfa, state: int, numbers: dict[int, int]) -> tuple[tuple[CodePoints, int], ...]:
-    targets: dict[int, list[CodePoints]] = {}
+def _grouped(
+    automaton: CharDfa, state: int, numbers: dict[int, int], unions: dict[tuple[int, ...], CodePoints]
+) -> tuple[tuple[CodePoints, int], ...]:
+    targets: dict[int, list[int]] = {}
     for symbol, target in enumerate(automaton.steps[state]):
+        targets.setdefault(target, []).append(symbol)
+    edges = []
+    for target, symbols in targets.items():
         if target in numbers:
-            targets.setdefault(numbers[target], []).append(automaton.symbols.sets[symbol])
-    return tuple((union(frozenset(sets)), target) for target, sets in targets.items())
+            key = tuple(symbols)
+            chars = unions.get(key)
+            if chars is None:
+                chars = unions[key] = union(frozenset(automaton.symbols.sets[symbol] for symbol in symbols))
+            edges.append((chars, numbers[target]))
+    return tuple(edges)

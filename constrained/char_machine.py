@@ -182,6 +182,7 @@ class Shared:
         )
         self.blank = Context(at_start=False, words=0, behind=())
         self._owed: dict[tuple[Debts, int], Debts | None] = {}
+        self._contexts: dict[int, Context] = {}  # by kind, where nothing looks behind
         self._work = 0
         self.machines = [
             Machine(self, program, whole if index == 0 else program.behind) for index, program in enumerate(programs)
@@ -196,10 +197,16 @@ class Shared:
 
     def following(self, context: Context, symbol: int) -> Context:
         """The context after one more character. The machines of lookbehinds know no lookbehinds themselves."""
+        kind = self._kinds[symbol]
+        if not self._behind:
+            known = self._contexts.get(kind)
+            if known is None:
+                known = self._contexts[kind] = Context(at_start=False, words=kind, behind=())
+            return known
         behind = tuple(
             self.machines[index].step(state)[symbol] for index, state in zip(self._behind, context.behind, strict=False)
         )
-        return Context(at_start=False, words=self._kinds[symbol], behind=behind)
+        return Context(at_start=False, words=kind, behind=behind)
 
     def begun(self, instruction: Instruction, context: Context) -> int:
         """The state of a lookahead's machine at a place of `context`."""

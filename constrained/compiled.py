@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from dataclasses import dataclass
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,6 @@ from .grammar import Grammar
 from .matcher import Matcher
 from .vocabulary import Vocabulary
 
-_CACHED_MASK_BYTES = 64 << 20
-
 
 class CompiledGrammar:
     """A grammar over one vocabulary. States are small ints, made as they are met; `start` is the first.
@@ -24,8 +22,8 @@ class CompiledGrammar:
     One thread at a time may use it; other threads may compile other grammars meanwhile. Any method may raise
     `GrammarLimitError` when the grammar meets more states than its `CompileLimits` allow.
 
-    Two caches grow with use: states (about 1.1 KiB each, bounded by `CompileLimits.states`) and masks (the last used,
-    up to 64 MiB).
+    States take memory as they are met, within `CompileLimits.states` and `memory_bytes`; masks are kept by
+    `Vocabulary.mask_cache`.
     """
 
     always_completes = True
@@ -37,8 +35,7 @@ class CompiledGrammar:
         self.vocabulary = vocabulary
         self.start = automaton.start
         self._automaton = automaton
-        self._masks: OrderedDict[int, NDArray[np.uint32]] = OrderedDict()
-        self._max_masks = max(16, _CACHED_MASK_BYTES // (4 * max(1, vocabulary.words)))
+        self._masks: dict[int, ref[NDArray[np.uint32]]] = {}
         self._endings: dict[int, _Ending] = {}
         self._path = np.zeros(vocabulary.longest + 1, np.int32)
 
@@ -78,12 +75,15 @@ class CompiledGrammar:
 
         End tokens are allowed exactly where the state is accepting.
         """
-        known = self._masks.get(state)
+        kept = self._masks.get(state)
+        known = kept() if kept is not None else None
+        cache = self.vocabulary.mask_cache
         if known is None:
-            known = self._masks[state] = self._make_mask(state)
-            if len(self._masks) > self._max_masks:
-                self._masks.popitem(last=False)
-        self._masks.move_to_end(state)
+            near = self._automaton.near(state, self.vocabulary.longest + 1)
+            known = CompiledGrammar.mask(self, near) if near != state else cache.keep(self._make_mask(state))
+            self._masks[state] = ref(known)
+        else:
+            cache.touch(known)
         return known
 
     def mask_within(self, state: int, tokens_left: int) -> NDArray[np.uint32]:
@@ -160,7 +160,6 @@ class CompiledGrammar:
         self._automaton.walk_mask(trie, state, self._path, bits)
         if self._automaton.is_accepting(state):
             bits |= vocabulary.end_bits
-        bits.setflags(write=False)
         return bits
 
     def _landing(self, state: int) -> NDArray[np.int32]:

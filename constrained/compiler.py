@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence as Items
 from functools import cache
 
 import numpy as np
 
 from .automaton import LazyAutomaton
+from .collector import UNCOLLECTED
 from .compiled import CompiledGrammar
 from .distinct_grammar import DistinctGrammar, needs_memory
 from .ebnf import lower_ebnf
@@ -18,7 +18,7 @@ from .json_options import options_of
 from .json_schema import lower_json_schema
 from .lark import lower_lark
 from .limits import DEFAULT_LIMITS, CompileLimits, Deadline
-from .program import build_program
+from .program import Program, build_program
 from .reasoning import lower_reasoning
 from .regex import lower_regex
 from .rules import (
@@ -50,9 +50,14 @@ def compile_grammar(
         GrammarError: it is not legal.
     """
     warm_up()
-    deadline = Deadline(limits)
-    rules = lower_and_simplify(grammar, vocabulary.alphabet, limits, deadline)
-    return compile_rules(grammar, rules, vocabulary, limits, deadline)
+    return _compile(grammar, vocabulary, limits, plain=False)
+
+
+def compile_plain(
+    grammar: Grammar, vocabulary: Vocabulary, *, limits: CompileLimits = DEFAULT_LIMITS
+) -> CompiledGrammar:
+    """`compile_grammar` without numba, for short texts now and then: see plain_machine.py. Raises the same."""
+    return _compile(grammar, vocabulary, limits, plain=True)
 
 
 @cache
@@ -65,7 +70,7 @@ def warm_up() -> None:
     words = Except(Repeat(byte_set(b"ab"), 1, None), frozenset({b"a", b"b"}))
     rules = Rules("start", {"start": Sequence((words, Repeat(Literal(b"b"), 0, 200)))})
     limits = CompileLimits(seconds=float("inf"))
-    automaton = automaton_of(rules, vocabulary.alphabet, range(256), limits, Deadline(limits))
+    automaton = LazyAutomaton(build_program(rules, limits, Deadline(limits)), limits, range(256))
     state = automaton.start
     path = np.zeros(vocabulary.longest + 1, np.int32)
     for _ in range(200):
@@ -74,12 +79,49 @@ def warm_up() -> None:
     automaton.walk_landing(vocabulary.trie, state, path, np.zeros(3, np.int32))
 
 
-_NEVER_LEFT_RECURSIVE = frozenset({"regex", "json_schema", "choices"})
-"""Kinds whose front ends make no rule that calls itself before a byte is taken; others are verified."""
+def make_program(
+    grammar: Grammar, alphabet: int, limits: CompileLimits, deadline: Deadline, *, simple: bool = False
+) -> Program:
+    """The program of `grammar` over the bytes of `alphabet`: the part in plain Python, which another process can do.
+
+    Args:
+        grammar, alphabet, limits, deadline: as of `compile_grammar`; bit b of `alphabet` is byte b.
+        simple: simplify the rules first, which `compile_program` asks for where it must be.
+
+    Raises what `compile_grammar` does.
+    """
+    with UNCOLLECTED:
+        rules = lower_and_simplify(grammar, alphabet, limits, deadline)
+        if simple:
+            rules = simplify(rules, alphabet, limits)
+        return build_program(rules, limits, deadline, alphabet)
+
+
+def compile_program(
+    grammar: Grammar, program: Program, vocabulary: Vocabulary, limits: CompileLimits, *, plain: bool = False
+) -> CompiledGrammar | None:
+    """What `make_program` has made for `vocabulary`, ready to use; None where it has to be made `simple` first.
+
+    That is where nothing matches, which `simplify` says better, or where counted rounds may be empty. After `warm_up`
+    nearly all of it is in compiled loops that release the GIL.
+
+    Args:
+        grammar, vocabulary, limits: as of `compile_grammar`.
+        program: is the compiled grammar's own from now on.
+        plain: do without numba.
+
+    Raises:
+        GrammarLimitError: it is larger than `limits`.
+    """
+    automaton = LazyAutomaton(program, limits, vocabulary.preferred_bytes, alphabet=vocabulary.alphabet, plain=plain)
+    if not automaton.is_ready():
+        return None
+    kind = DistinctGrammar if needs_memory(automaton) else CompiledGrammar
+    return kind(grammar, vocabulary, automaton)
 
 
 def lower_and_simplify(grammar: Grammar, alphabet: int, limits: CompileLimits, deadline: Deadline) -> Rules:
-    """Rules of `grammar` without left recursion: the part that a worker process can do.
+    """Rules of `grammar` without left recursion, simplified where that took it.
 
     Raises what `compile_grammar` does.
     """
@@ -92,55 +134,20 @@ def lower_and_simplify(grammar: Grammar, alphabet: int, limits: CompileLimits, d
     return rules
 
 
-def compile_rules(
-    grammar: Grammar, rules: Rules, vocabulary: Vocabulary, limits: CompileLimits, deadline: Deadline
-) -> CompiledGrammar:
-    """The compiled grammar of what `lower_and_simplify` has made of `grammar` for this vocabulary's alphabet.
-
-    Raises:
-        UnsatisfiableGrammarError: nothing matches, or the vocabulary cannot spell any text that does.
-        GrammarLimitError: it is larger than `limits`.
-    """
-    automaton = automaton_of(rules, vocabulary.alphabet, vocabulary.preferred_bytes, limits, deadline)
-    kind = DistinctGrammar if needs_memory(automaton) else CompiledGrammar
-    return kind(grammar, vocabulary, automaton)
+_NEVER_LEFT_RECURSIVE = frozenset({"regex", "json_schema", "choices"})
+"""Kinds whose front ends make no rule that calls itself before a byte is taken; others are verified."""
 
 
-def make_automaton(
-    grammar: Grammar, alphabet: int, preferred_bytes: Items[int], limits: CompileLimits
-) -> LazyAutomaton:
-    """The automaton of `grammar` over the bytes of `alphabet`; see `compile_grammar` and `LazyAutomaton`."""
+def _compile(grammar: Grammar, vocabulary: Vocabulary, limits: CompileLimits, *, plain: bool) -> CompiledGrammar:
     deadline = Deadline(limits)
-    rules = lower_and_simplify(grammar, alphabet, limits, deadline)
-    return automaton_of(rules, alphabet, preferred_bytes, limits, deadline)
-
-
-def automaton_of(
-    rules: Rules, alphabet: int, preferred_bytes: Items[int], limits: CompileLimits, deadline: Deadline
-) -> LazyAutomaton:
-    """The automaton of `rules`, which need not be simple but have no left recursion.
-
-    Raises:
-        UnsatisfiableGrammarError: nothing matches them.
-        GrammarLimitError: too large, or out of time.
-    """
-    automaton = _automaton(rules, alphabet, preferred_bytes, limits, deadline)
-    if automaton is None:  # either there is nothing to match, which this says better, or rounds count without reading
-        rules = simplify(rules, alphabet, limits)
-        automaton = _automaton(rules, alphabet, preferred_bytes, limits, deadline)
-    if automaton is None:
-        raise UnsatisfiableGrammarError("nothing matches this grammar")
-    return automaton
-
-
-def _automaton(
-    rules: Rules, alphabet: int, preferred_bytes: Items[int], limits: CompileLimits, deadline: Deadline
-) -> LazyAutomaton | None:
-    program = build_program(rules, limits, deadline, alphabet)
-    deadline.check()
-    automaton = LazyAutomaton(program, limits, preferred_bytes)
-    deadline.check()
-    return automaton if automaton.is_ready() else None
+    with UNCOLLECTED:
+        for simple in (False, True):
+            program = make_program(grammar, vocabulary.alphabet, limits, deadline, simple=simple)
+            compiled = compile_program(grammar, program, vocabulary, limits, plain=plain)
+            deadline.check()
+            if compiled is not None:
+                return compiled
+    raise UnsatisfiableGrammarError("nothing matches this grammar")
 
 
 def check_grammar(grammar: Grammar, limits: CompileLimits = DEFAULT_LIMITS) -> None:

@@ -14,6 +14,7 @@ from .rules import OPEN_KEY, UNIQUE_ARRAY
 from .vocabulary import Vocabulary
 
 _CACHED = 1 << 16
+_FAR_BYTES = 1 << 10  # of an ending; few detours make it longer, and far fewer tokens spell it
 _WEIGHED = 256
 """With a budget that is nearly used up, of the tokens whose endings must be searched one by one so many are tried."""
 
@@ -58,8 +59,11 @@ class DistinctGrammar(CompiledGrammar):
         banned = self._distinct.banned(state)
         if banned:
             landing[list(banned)] = -1
+        room = (tokens_left - 1) * self.vocabulary.longest
         for target in np.unique(landing[landing >= 0]).tolist():
-            if self._is_plain(target):
+            if self._automaton.ending_length(target) > room:  # and what repeats nothing is no shorter
+                landing[landing == target] = -1
+            elif self._is_plain(target):
                 fits[landing == target] = self._ending_fits(target, tokens_left - 1)
                 landing[landing == target] = -1
         candidates = np.flatnonzero(landing >= 0).tolist()
@@ -74,8 +78,10 @@ class DistinctGrammar(CompiledGrammar):
         return self._distinct.forced_bytes(state)
 
     def ending_bytes(self, state: int) -> int:
-        """Bytes of the text that `shortest_ending` spells."""
-        return len(self._ending_text(state))
+        """Bytes of the text that `shortest_ending` spells; of one that is far away, without its detours."""
+        base = self._distinct.base(state)
+        length = self._automaton.ending_length(base)
+        return length if length > _FAR_BYTES or self._is_plain(base) else len(self._ending_text(state))
 
     def shortest_ending(self, state: int) -> tuple[int, ...]:
         """Token ids of a short text that ends in an accepting state and repeats nothing, in as few tokens as possible.
@@ -90,17 +96,17 @@ class DistinctGrammar(CompiledGrammar):
 
     def _is_plain(self, base: int) -> bool:
         """Whether the automaton's own shortest ending from one of its states repeats nothing, whatever came before."""
-        known = self._plain.get(base)
-        if known is None:
-            known = self._plain[base] = not self._automaton.may_flag(UNIQUE_ARRAY) and self._ends_without_keys(base)
-        return known
-
-    def _ends_without_keys(self, base: int) -> bool:
-        while not self._automaton.is_accepting(base):
-            if self._automaton.flags(base) & OPEN_KEY:
-                return False
+        if self._automaton.may_flag(UNIQUE_ARRAY):
+            return False
+        way = []
+        while base not in self._plain and not self._automaton.flags(base) & OPEN_KEY:
+            way.append(base)
+            if self._automaton.is_accepting(base):
+                break
             base = self._automaton.ending_step(base)[1]
-        return True
+        known = self._plain[base] = self._plain.get(base, self._automaton.is_accepting(base))
+        self._plain.update(dict.fromkeys(way, known))
+        return known
 
     def _ending_text(self, state: int) -> bytes:
         known = self._texts.get(state)

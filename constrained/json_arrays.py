@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from typing import cast
 
 from .errors import UnsupportedGrammarError
+from .json_alike import Alike
 from .json_array_graph import ArrayGraph, Bound
 from .json_document import Document
 from .json_options import JsonOptions
 from .json_terms import Count, Flat, Keywords, Term, Terms, fails, holds, tighter
 from .json_text import ANY_ARRAY, Spacing, comma_list, spacing
+from .json_ways import Counted, ways
 from .rules import EMPTY, NOTHING, UNIQUE_ARRAY, Flagged, Graph, Literal, Node, Repeat, Sequence, optional
 
 MAX_STATES = 50_000
 """States of an array whose elements are counted."""
-MAX_COUNTS = 4
-"""Counts of one array, each of which doubles the ways in which an element may be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +74,32 @@ class ArrayRules:
         options: JsonOptions,
         value: Callable[[Terms], Node],
         domain: Callable[[Terms], int | None],
+        alike: Alike,
     ) -> None:
         self._document = document
         self._space: Spacing = spacing(options)
         self._value = value
         self._domain = domain
+        self._alike = alike
 
     def array(self, flat: Flat) -> Node:
         """The arrays of a flat conjunction.
 
         Raises:
-            UnsupportedGrammarError: too many counts, or too large ones.
+            UnsupportedGrammarError: too many counts, or too large ones; see `ways`.
         """
         elements = elements_of(flat, self._document)
-        counts = self._merged(flat.counts)
         low, high = flat.low_items, flat.high_items
+        counts = []
+        for count in self._merged(flat.counts):
+            sure = self._sure(count, elements)
+            if sure is None:
+                counts.append(count)
+            elif sure:
+                low = max(low, count.start + count.low) if count.low else low
+                high = high if count.high is None else tighter(high, count.start + count.high)
+            elif count.low:
+                return NOTHING
         if flat.unique:
             high = tighter(high, self._distinct(elements))
         if (high is not None and high < low) or (flat.unique and flat.repeats is not None):
@@ -106,11 +116,21 @@ class ArrayRules:
     def _merged(self, counts: list[Count]) -> list[Count]:
         """`counts` of which no two differ in their lower bound only."""
         found: dict[object, Count] = {}
-        for count in counts:
+        alike = {(count.start, self._alike.terms(count.terms), count.low, count.high): count for count in counts}
+        for count in alike.values():
             key: object = (count.start, self._value(count.terms), None) if count.high is None else count
             before = found.get(key)
             found[key] = count if before is None or before.low < count.low else before
         return list(found.values())
+
+    def _sure(self, count: Count, elements: Elements) -> bool | None:
+        """Whether every element from its start on surely counts (True) or surely none does (False), else None."""
+        if not count.start + count.low and count.high is None:
+            return True
+        counted = [*elements.places[count.start :], elements.rest]
+        if len(count.terms) == 1 and all(self._domain((*terms, _denied(count))) == 0 for terms in counted):
+            return True
+        return False if all(self._domain((*terms, *count.terms)) == 0 for terms in counted) else None
 
     def _distinct(self, elements: Elements) -> int | None:
         """How many distinct elements there are at most; None where that is not known to be finite."""
@@ -152,8 +172,6 @@ class ArrayRules:
         return Sequence((opening, *inside, Literal(b"]")))
 
     def _counted(self, elements: Elements, counts: list[Count], length: Bound, opening: Node) -> Node:
-        if len(counts) > MAX_COUNTS:
-            raise UnsupportedGrammarError(f"more than {MAX_COUNTS} counts of elements", pointer=counts[0].pointer)
         bodies: list[Node] = [self._space.comma]
         places = []
         for index, terms in enumerate((*elements.places, elements.rest)):
@@ -169,17 +187,14 @@ class ArrayRules:
     def _ways(self, index: int, terms: Terms, counts: list[Count], bodies: list[Node]) -> tuple[tuple[int, int], ...]:
         """Ways to write the element at `index`, with the counts that each adds to; their bodies go into `bodies`."""
         found = []
-        for signs in product(*((True, False) if index >= count.start else (False,) for count in counts)):
-            wanted: list[Term] = []
-            for sign, count in zip(signs, counts, strict=True):
-                if sign:
-                    wanted.extend(count.terms)
-                elif index >= count.start and count.high is not None:
-                    wanted.append(_denied(count))
-            value = self._value((*terms, *wanted))
-            if value != NOTHING:
-                found.append((len(bodies), sum(1 << number for number, sign in enumerate(signs) if sign)))
-                bodies.append(value)
+        counted = [
+            (number, Counted(count.terms, () if count.high is None else (_denied(count),)))
+            for number, count in enumerate(counts)
+            if index >= count.start
+        ]
+        for value, mask in ways(terms, counted, self._value):
+            found.append((len(bodies), mask))
+            bodies.append(value)
         return tuple(found)
 
 

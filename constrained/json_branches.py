@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import cast
 
+from .json_alike import Alike
 from .json_denials import Denials
 from .json_document import Document
 from .json_evaluator import Evaluator
@@ -31,11 +32,12 @@ class Branches:
 class Branching:
     """Takes conjunctions over one document apart."""
 
-    def __init__(self, document: Document, evaluator: Evaluator) -> None:
+    def __init__(self, document: Document, evaluator: Evaluator, alike: Alike) -> None:
         self._schema = document.schema
         self._document = document
         self._evaluator = evaluator
         self._denials = Denials(document)
+        self._alike = alike
         self._summaries = Summaries(document)
         self._unevaluated = Unevaluated(document, self._probe_schema)
         self._exclusive: dict[tuple[str, int], tuple[Terms, ...]] = {}
@@ -48,7 +50,7 @@ class Branching:
             UnsupportedGrammarError: a keyword that is not supported, by name and JSON pointer.
         """
         flat = Flat()
-        flattening = Flattening(self._document, self._denials, flat)
+        flattening = Flattening(self._document, self._denials, self._alike, flat)
         flattening.add(terms)
         while not flat.impossible and flat.types and flat.listed is None:
             kept = self._settle(flattening)
@@ -69,6 +71,8 @@ class Branching:
         kept: dict[Term, list[Terms]] = {}
         progress = False
         for union in list(flat.unions):
+            if union not in flat.unions:
+                continue  # another one became the same
             if union.kind == "unevaluated":
                 del flat.unions[union]
                 union = self._unevaluated.updated(flat, union)
@@ -193,7 +197,7 @@ class Branching:
 
     def _is_around(self, term: Term, flat: Flat, union: Term) -> bool:
         """Whether the schema that `term` says holds is one that `union` is there for."""
-        if term.kind != "holds" or (term.pointer, True) not in flat.seen:
+        if term.kind != "holds" or (self._alike.of(term.pointer), True) not in flat.seen:
             return False
         todo = [term.pointer]
         known = {term.pointer}
@@ -258,9 +262,10 @@ class Branching:
         return None
 
     def _probe_schema(self, flat: Flat, pointer: str) -> bool | None:
-        if (pointer, True) in flat.seen:
+        first = self._alike.of(pointer)
+        if (first, True) in flat.seen:
             return True
-        if (pointer, False) in flat.seen:
+        if (first, False) in flat.seen:
             return False
         schema = self._schema(pointer)
         if isinstance(schema, bool):
@@ -286,7 +291,11 @@ class Branching:
             return True
         if any(self._may_have(flat, key) is False for key in view.required):
             return True
-        return any(not self._candidates(flat, key, values) for key, values in view.tags.items())
+        return any(
+            not self._candidates(flat, key, values)
+            for key, values in view.tags.items()
+            if key in view.required or key in flat.required
+        )
 
     def _candidates(self, flat: Flat, key: str, values: Listed | None, more: Terms = ()) -> Listed | None:
         """The values that a member may have, if they are listed, in `flat` or in `values`."""
@@ -339,20 +348,22 @@ def _by_value(views: list[Summary], members: list[int]) -> list[list[int]]:
 
 
 def _by_tag(views: list[Summary], members: list[int]) -> list[list[int]]:
-    """Groups of the views that have a value of their commonest tag in common; those without it are in each."""
+    """Groups of the views that have a value of their commonest required tag in common; those without it are in each."""
     counts: dict[str, int] = {}
     for index in members:
         for key in views[index].tags:
-            counts[key] = counts.get(key, 0) + 1
+            if key in views[index].required:
+                counts[key] = counts.get(key, 0) + 1
     if not counts:
         return [members]
     tag = max(counts, key=lambda key: counts[key])
     listed: dict[Hashable, list[int]] = {}
     others: list[int] = []
     for index in members:
-        if tag not in views[index].tags:
+        if tag not in views[index].tags or tag not in views[index].required:
             others.append(index)
-        for value in views[index].tags.get(tag, ()):
+            continue
+        for value in views[index].tags[tag]:
             listed.setdefault(value, []).append(index)
     return _with(others, listed)
 

@@ -6,14 +6,18 @@ Source: the meta-schemas of drafts 3 to 2020-12, and the sections on compatibili
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import cast, get_args
 
 from .json_drafts import Draft, has_keyword
+from .json_formats import is_enforced
 from .json_forms import CountKey, NamedSchemasKey, NumberKey, Pointer, Schema, SchemaKey, SchemaListKey, TextKey
+from .json_options import JsonOptions
 from .json_references import Place, References
 from .json_values import (
     TYPE_NAMES,
     Json,
+    TypeName,
     checked_count,
     checked_flag,
     checked_list,
@@ -39,9 +43,10 @@ class Canonical:
         pointer: its JSON pointer.
         here: its keywords as they stand.
         references: where references lead.
+        options: which formats count.
     """
 
-    def __init__(self, place: Place, references: References) -> None:
+    def __init__(self, place: Place, references: References, options: JsonOptions) -> None:
         """Raises GrammarError or UnsupportedGrammarError for what `place` says; see `Document.schema`."""
         self.schema: Schema = {}
         self.places: dict[Pointer, Place] = {}
@@ -49,6 +54,7 @@ class Canonical:
         self.place = place
         self.pointer = place.pointer
         self.references = references
+        self.options = options
         self.here: dict[str, object] = {} if isinstance(place.value, bool) else place.value
         if "$ref" in self.here and place.draft.hides_siblings:
             _read_ref(self, "$ref", self.here["$ref"])
@@ -97,6 +103,9 @@ class Canonical:
             schema["exclusiveMinimum"] = schema.pop("minimum")
         if here.get("exclusiveMaximum") is True and "maximum" in schema:
             schema["exclusiveMaximum"] = schema.pop("maximum")
+        if "type" in schema:
+            for keyword in schema.keys() & _silent(tuple(schema["type"])):
+                del schema[keyword]  # type: ignore[misc]  # mypy wants a literal
 
     @property
     def _counts_evaluated(self) -> bool:
@@ -117,6 +126,29 @@ class Canonical:
     def reads_old_required(self) -> bool:
         """Whether `required` as a boolean says that the member is required: in draft 3, and where no draft is named."""
         return self.place.draft in (Draft.D3, Draft.UNKNOWN)
+
+
+_SUBJECTS: Mapping[frozenset[TypeName], tuple[str, ...]] = {
+    frozenset({"integer", "number"}): get_args(NumberKey),
+    frozenset({"string"}): ("minLength", "maxLength", "pattern", "format"),
+    frozenset({"array"}): (
+        *("prefixItems", "items", "contains", "minContains", "maxContains", "minItems", "maxItems"),
+        *("uniqueItems", "unevaluatedItems"),
+    ),
+    frozenset({"object"}): (
+        *("properties", "patternProperties", "additionalProperties", "propertyNames", "required"),
+        *("minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "unevaluatedProperties"),
+    ),
+}
+"""Keywords that say something of some types only."""
+
+
+@lru_cache(maxsize=256)
+def _silent(types: tuple[TypeName, ...]) -> frozenset[str]:
+    """The keywords that say nothing where only `types` are allowed."""
+    return frozenset(
+        keyword for subjects, keywords in _SUBJECTS.items() if subjects.isdisjoint(types) for keyword in keywords
+    )
 
 
 _Reader = Callable[[Canonical, str, object], None]
@@ -163,6 +195,13 @@ def _read_number(into: Canonical, keyword: str, value: object) -> None:
 
 def _read_text(into: Canonical, keyword: str, value: object) -> None:
     into.schema[cast("TextKey", keyword)] = checked_text(value, into.pointer, keyword)
+
+
+def _read_format(into: Canonical, keyword: str, value: object) -> None:
+    """A format that is not enforced says nothing, so that its negation allows nothing."""
+    name = checked_text(value, into.pointer, keyword)
+    if is_enforced(name, into.options, pointer=into.at(keyword)):
+        into.schema["format"] = name
 
 
 def _read_unique(into: Canonical, keyword: str, value: object) -> None:
@@ -321,6 +360,7 @@ _READERS: Mapping[str, _Reader] = {
     "divisibleBy": _read_number,
     **dict.fromkeys(get_args(CountKey), _read_count),
     **dict.fromkeys(get_args(TextKey), _read_text),
+    "format": _read_format,
     **dict.fromkeys(get_args(NumberKey), _read_number),
     **dict.fromkeys(get_args(SchemaKey), _read_one),
     **dict.fromkeys(get_args(SchemaListKey), _read_many),

@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Mapping
 from itertools import combinations
 from typing import Any, cast
 
-from .errors import UnsupportedGrammarError
 from .json_document import Document
 from .json_terms import (
     ANY_TYPE,
@@ -22,6 +21,7 @@ from .json_terms import (
     only,
     types_of,
 )
+from .json_unevaluated import Decisions
 from .json_values import json_key
 
 Options = tuple[Terms, ...]
@@ -40,11 +40,7 @@ class Denials:
         self._options: dict[str, Options] = {}
 
     def options(self, pointer: str) -> Options:
-        """The conjunctions of which one holds where the schema (no boolean) at `pointer` does not.
-
-        Raises:
-            UnsupportedGrammarError: a keyword whose denial is not supported.
-        """
+        """The conjunctions of which one holds where the schema (no boolean) at `pointer` does not."""
         found = self._options.get(pointer)
         if found is None:
             schema = cast("Keywords", self._schema(pointer))
@@ -59,9 +55,7 @@ class Denials:
         if keyword in _SIDE_KEYWORDS:
             return ()
         if keyword in ("unevaluatedProperties", "unevaluatedItems"):
-            raise UnsupportedGrammarError(
-                f"{keyword!r} is not supported where its schema must not hold", pointer=f"{pointer}/{keyword}"
-            )
+            return ((Term("unevaluated", pointer, Decisions(keyword, is_denied=True)),),)
         return ((Term("denied", pointer, keyword),),)
 
     def different(self, key: Hashable) -> Options:

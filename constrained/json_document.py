@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from .json_canonical import Canonical
 from .json_forms import Pointer, Schema
+from .json_options import DEFAULT_JSON_OPTIONS, JsonOptions
 from .json_references import Place, References
 from .limits import CompileLimits
 
@@ -28,14 +29,15 @@ class Document:
         start: pointer of the whole.
     """
 
-    def __init__(self, root: object, limits: CompileLimits) -> None:
-        """`root` is the document as parsed, its numbers being int or Decimal.
+    def __init__(self, root: object, limits: CompileLimits, options: JsonOptions = DEFAULT_JSON_OPTIONS) -> None:
+        """`root` is the document as parsed, its numbers being int or Decimal; `options` say which formats count.
 
         Raises:
             GrammarError: it is neither an object nor a boolean.
         """
         self.start: Pointer = ""
         self._limits = limits
+        self._options = options
         self._references = References(root)
         start = self._references.root
         self._places: dict[Pointer, Place] = {start.key: start}
@@ -46,7 +48,7 @@ class Document:
 
         Raises:
             GrammarError: a keyword has a value that it must not have, or a reference leads nowhere.
-            UnsupportedGrammarError: a reference leads into another document.
+            UnsupportedGrammarError: a reference leads into another document, or a format is refused.
         """
         known = self._schemas.get(pointer)
         if known is None:
@@ -54,7 +56,7 @@ class Document:
             if isinstance(place.value, bool):
                 known = place.value
             else:
-                canonical = Canonical(place, self._references)
+                canonical = Canonical(place, self._references, self._options)
                 known = canonical.schema
                 self._places.update(canonical.places)
                 self._schemas.update(canonical.made)

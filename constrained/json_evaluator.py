@@ -305,8 +305,8 @@ def _keyword(to: Evaluator, value: Any, term: Term) -> bool:
 
 
 def _unevaluated(to: Evaluator, value: Any, term: Term) -> bool:
-    keyword, _ = cast("tuple[str, object]", term.value)
-    return to.keyword(value, keyword, cast("Keywords", to._schema(term.pointer)), term.pointer)
+    keyword, _, is_denied = cast("tuple[str, object, bool]", term.value)
+    return to.keyword(value, keyword, cast("Keywords", to._schema(term.pointer)), term.pointer) != is_denied
 
 
 def _denied(to: Evaluator, value: Any, term: Term) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from .errors import GrammarError, GrammarLimitError
+from .json_alike import Alike
 from .json_denials import Denials
 from .json_document import Document
 from .json_numbers import Bounds
@@ -42,9 +43,10 @@ _MAX_PARTS = 100_000
 class Flattening:
     """Adds terms to one `Flat`."""
 
-    def __init__(self, document: Document, denials: Denials, flat: Flat) -> None:
+    def __init__(self, document: Document, denials: Denials, alike: Alike, flat: Flat) -> None:
         self._schema = document.schema
         self._denials = denials
+        self._first_alike = alike.of
         self.flat = flat
         self._todo: list[tuple[Term, tuple[Any, ...] | None]] = []  # a term, and those it comes from as a linked list
 
@@ -76,10 +78,11 @@ class Flattening:
     def _first_time(self, term: Term, above: tuple[Any, ...] | None) -> bool:
         """Whether the schema of `term` is new here. One that comes from itself says nothing."""
         pointer, holding = term.pointer, term.kind == "holds"
-        if (pointer, holding) not in self.flat.seen:
-            if (pointer, not holding) in self.flat.seen:
+        first = self._first_alike(pointer)
+        if (first, holding) not in self.flat.seen:
+            if (first, not holding) in self.flat.seen:
                 self.flat.impossible = True
-            self.flat.seen[pointer, holding] = term
+            self.flat.seen[first, holding] = term
             if len(self.flat.seen) > _MAX_PARTS:
                 raise GrammarLimitError(f"more than {_MAX_PARTS} schemas must hold at one place", pointer=pointer)
             return True
@@ -125,7 +128,7 @@ class Flattening:
 
         for keyword in _UNEVALUATED:
             if keyword in schema:
-                self.flat.unions[Term("unevaluated", pointer, Decisions(keyword, frozenset()))] = None
+                self.flat.unions[Term("unevaluated", pointer, Decisions(keyword))] = None
 
     def _fail(self, term: Term, above: tuple[Any, ...] | None) -> None:
         schema = self._schema(term.pointer)

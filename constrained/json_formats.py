@@ -198,7 +198,8 @@ UNDECIDED_FORMATS: Mapping[str, str] = MappingProxyType(
 """Formats of JSON Schema that cannot be enforced, each with the reason why it is refused."""
 
 
-_NOT_REGULAR = frozenset({"regex"})
+NOT_REGULAR = frozenset({"regex"})
+"""Known formats that are enforced, but only where nothing else is said of the string, save that it is not empty."""
 
 
 def is_enforced(name: str, options: JsonOptions, *, pointer: str = "") -> bool:
@@ -209,25 +210,26 @@ def is_enforced(name: str, options: JsonOptions, *, pointer: str = "") -> bool:
     """
     if not options.formats:
         return False
-    if name in FORMATS or name in _NOT_REGULAR:
+    if name in FORMATS or name in NOT_REGULAR:
         return True
     if name in UNDECIDED_FORMATS:
         raise UnsupportedGrammarError(
             f"the format {name!r} is not supported, because {UNDECIDED_FORMATS[name]}", pointer=pointer
         )
     if options.unknown_formats == "refuse":
-        close = difflib.get_close_matches(name, [*FORMATS, *_NOT_REGULAR], 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join([*FORMATS, *_NOT_REGULAR])}"
+        close = difflib.get_close_matches(name, [*FORMATS, *NOT_REGULAR], 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join([*FORMATS, *NOT_REGULAR])}"
         raise UnsupportedGrammarError(f"unknown format {name!r}; {hint}", pointer=pointer)
     return False
 
 
-def format_rules(name: str, spell: Callable[[CodePoints], Node]) -> Rules | None:
+def format_rules(name: str, spell: Callable[[CodePoints], Node], *, may_be_empty: bool = True) -> Rules | None:
     """The rules of a known format that is not regular; None of any other.
 
     Args:
         name: of the format.
         spell: how one character of a set is written inside a JSON string (see json_text.py). The rules are the text
             between the quotes; their names begin with ``json/``, and are the same for every spelling.
+        may_be_empty: whether the empty text is left in.
     """
-    return regex_rules(spell) if name in _NOT_REGULAR else None
+    return regex_rules(spell, may_be_empty=may_be_empty) if name in NOT_REGULAR else None

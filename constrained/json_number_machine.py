@@ -37,7 +37,7 @@ def divisible(numbers: NumberSet) -> Node:
     constraints = _constraints(numbers)
     if len(constraints) == 1 and len(numbers.multiples) == 1 and _is_large(numbers.multiples[0]):
         return large_multiples(int(numbers.multiples[0]))
-    options = [_graph(constraints, "start", [constraint.part.start() for constraint in constraints])]
+    options = [_graph(constraints, "start", [constraint.number(constraint.part.start()) for constraint in constraints])]
     if numbers.multiples:
         options += _tiny_multiples(constraints, max(decimal_places(divisor) for divisor in numbers.multiples))
     else:
@@ -60,7 +60,7 @@ def _tiny_multiples(constraints: list[_Constraint], places: int) -> list[Node]:
     """Numbers below 0.0001 in scientific notation, for each exponent that a number of so many places may have."""
     options: list[Node] = []
     for exponent in range(_LEAST_WRITTEN_EXPONENT, -min(places, _MOST_PLACES) - 1, -1):
-        start = [_after_zeros(constraint.part, -exponent - 1) for constraint in constraints]
+        start = [constraint.number(_after_zeros(constraint.part, -exponent - 1)) for constraint in constraints]
         graph = _graph(constraints, "first", start)
         if graph != NOTHING:
             options.append(Sequence((graph, exponent_literal(exponent))))
@@ -73,14 +73,47 @@ def _tiny_others(numbers: NumberSet) -> list[Node]:
     return [scientific(part, most=most) for part in numbers.bounds.without(numbers.excluded)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Constraint:
-    part: Part
-    allowed: tuple[int, ...]
+_FAILED = -1
+"""The number of every state of a constraint that nothing which may come makes hold."""
 
-    def fails(self, state: Hashable) -> bool:
-        """Whether nothing that may come makes it hold."""
-        return self.part.is_settled(state) and self.part.result(state) not in self.allowed
+
+class _Constraint:
+    """What a part must say in the end. Its states are numbered as they are met, each with what may follow it."""
+
+    def __init__(self, part: Part, allowed: tuple[int, ...]) -> None:
+        self.part = part
+        self._allowed = allowed
+        self._numbers: dict[Hashable, int] = {}
+        self._states: list[Hashable] = []
+        self._after: dict[int, tuple[int, ...]] = {}
+        self._ends: dict[int, bool] = {}
+
+    def number(self, state: Hashable) -> int:
+        """The number of a state of the part."""
+        known = self._numbers.get(state)
+        if known is None:
+            known = _FAILED
+            if not self.part.is_settled(state) or self.part.result(state) in self._allowed:
+                known = len(self._states)
+                self._states.append(state)
+            self._numbers[state] = known
+        return known
+
+    def after(self, number: int) -> tuple[int, ...]:
+        """The state after each of the ten digits, and after the point."""
+        known = self._after.get(number)
+        if known is None:
+            state, part = self._states[number], self.part
+            digits = [self.number(part.digit(state, digit)) for digit in range(10)]
+            known = self._after[number] = (*digits, self.number(part.point(state)))
+        return known
+
+    def may_end(self, number: int) -> bool:
+        """Whether it holds if the number ends here."""
+        known = self._ends.get(number)
+        if known is None:
+            known = self._ends[number] = self.part.result(self._states[number]) in self._allowed
+        return known
 
 
 def _constraints(numbers: NumberSet) -> list[_Constraint]:
@@ -117,64 +150,96 @@ _MODES: dict[str, dict[str, str]] = {
     "mantissa point": dict.fromkeys("0123456789", "fraction"),
 }
 _ENDS = {"zero", "whole", "fraction", "mantissa"}
-_State = tuple[str, tuple[Hashable, ...]]
+_POINT, _SAME = 10, 11  # places in what may come after a state, behind those of the digits
+_ORDER = list(_MODES)
+_MOVES = [
+    [
+        (char, (_SAME if mode == "mantissa" else _POINT) if char == "." else int(char), _ORDER.index(after))
+        for char, after in moves.items()
+    ]
+    for mode, moves in ((mode, _MODES.get(mode, {})) for mode in _ORDER)
+]
+"""By mode: a character, the place of what comes after it, and the mode after it.
+
+The digits of a mantissa all stand after the number's own point, so its point says nothing.
+"""
+_MODE_BITS = 4
+_PART_BITS = 24
 
 
-def _graph(constraints: list[_Constraint], mode: str, start: Items[Hashable]) -> Node:
+class _Product:
+    """States of several constraints and a mode as one integer, so that a step of all is a sum of theirs."""
+
+    def __init__(self, constraints: list[_Constraint]) -> None:
+        self._shifted = [(part, _MODE_BITS + _PART_BITS * index) for index, part in enumerate(constraints)]
+        self._failed = -1 << (_MODE_BITS + _PART_BITS * (len(constraints) + 1))
+        self._rows: list[dict[int, tuple[int, ...]]] = [{} for _ in constraints]
+
+    def code(self, mode: str, parts: Items[int]) -> int:
+        """The state of `mode` and the numbers of the states of all constraints."""
+        return _ORDER.index(mode) + sum(part << shift for part, (_, shift) in zip(parts, self._shifted, strict=True))
+
+    def after(self, code: int) -> list[int]:
+        """By place, the states, in no mode, after each digit, the point, and nothing; below 0 where one fails."""
+        rows = []
+        for (constraint, shift), known in zip(self._shifted, self._rows, strict=True):
+            number = code >> shift & (1 << _PART_BITS) - 1
+            row = known.get(number)
+            if row is None:
+                found = (*constraint.after(number), number)
+                row = known[number] = tuple([self._failed if one == _FAILED else one << shift for one in found])
+            rows.append(row)
+        return list(map(sum, zip(*rows, strict=True)))
+
+    def may_end(self, code: int) -> bool:
+        """Whether the number may end there."""
+        if _ORDER[code & (1 << _MODE_BITS) - 1] not in _ENDS:
+            return False
+        return all(part.may_end(code >> shift & (1 << _PART_BITS) - 1) for part, shift in self._shifted)
+
+
+def _graph(constraints: list[_Constraint], mode: str, start: Items[int]) -> Node:
     """The numbers that all constraints allow, from a start in `mode`; NOTHING if there are none."""
-    first: _State = (mode, tuple(start))
-    index = {first: 0}
-    order = [first]
-    moves: list[dict[int, list[str]]] = []
+    if _FAILED in start:
+        return NOTHING
+    product = _Product(constraints)
+    order = [product.code(mode, start)]
+    index = {order[0]: 0}
+    moves: list[dict[int, str]] = []
     for state in order:  # grows while it is walked
-        after: dict[int, list[str]] = {}
-        for char, following in _following(constraints, state):
-            if following not in index:
-                index[following] = len(order)
-                order.append(following)
-            after.setdefault(index[following], []).append(char)
-        moves.append(after)
+        after = product.after(state)
+        chars: dict[int, str] = {}
+        for char, place, next_mode in _MOVES[state & (1 << _MODE_BITS) - 1]:
+            target = after[place]
+            if target >= 0:
+                number = index.setdefault(target | next_mode, len(order))
+                if number == len(order):
+                    order.append(target | next_mode)
+                chars[number] = chars.get(number, "") + char
+        moves.append(chars)
         if len(order) > _MOST_STATES:
             raise GrammarLimitError(
                 f"the multipleOf and bounds of a number need more than {_MOST_STATES} states; use a smaller divisor, "
                 "or one with more zeros at its end"
             )
-    ends = [_may_end(constraints, state) for state in order]
-    return _table(moves, ends)
+    return _table(moves, [product.may_end(state) for state in order])
 
 
-def _following(constraints: list[_Constraint], state: _State) -> Iterable[tuple[str, _State]]:
-    mode, parts = state
-    for char, next_mode in _MODES[mode].items():
-        if char == ".":
-            is_own = mode != "mantissa"
-            after = [c.part.point(part) if is_own else part for c, part in zip(constraints, parts, strict=True)]
-        else:
-            after = [c.part.digit(part, int(char)) for c, part in zip(constraints, parts, strict=True)]
-        if not any(c.fails(part) for c, part in zip(constraints, after, strict=True)):
-            yield char, (next_mode, tuple(after))
-
-
-def _may_end(constraints: list[_Constraint], state: _State) -> bool:
-    mode, parts = state
-    return mode in _ENDS and all(c.part.result(p) in c.allowed for c, p in zip(constraints, parts, strict=True))
-
-
-def _table(moves: list[dict[int, list[str]]], ends: list[bool]) -> Node:
+def _table(moves: list[dict[int, str]], ends: list[bool]) -> Node:
     """The graph of these moves, without those from which no end can be reached."""
     living = _living(moves, ends)
     if 0 not in living:
         return NOTHING
     bodies: dict[str, int] = {}
     edges = [
-        tuple((bodies.setdefault("".join(chars), len(bodies)), end) for end, chars in after.items() if end in living)
+        tuple((bodies.setdefault(chars, len(bodies)), end) for end, chars in after.items() if end in living)
         for after in moves
     ]
     nodes: list[Node] = [byte_set(chars.encode()) if len(chars) > 1 else Literal(chars.encode()) for chars in bodies]
     return Graph(TableGraph(tuple(edges), tuple(ends)), tuple(nodes), 0)
 
 
-def _living(moves: list[dict[int, list[str]]], ends: list[bool]) -> set[int]:
+def _living(moves: list[dict[int, str]], ends: list[bool]) -> set[int]:
     sources: list[list[int]] = [[] for _ in moves]
     for source, after in enumerate(moves):
         for end in after:

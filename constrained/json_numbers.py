@@ -20,8 +20,8 @@ from functools import lru_cache
 from .errors import GrammarLimitError
 from .json_number_digits import natural_integers, natural_numbers
 from .json_number_machine import divisible
-from .json_number_sets import Bounds, NumberSet, admits_number, common_multiple
-from .rules import Choice, Literal, Node, Sequence, optional
+from .json_number_sets import Bounds, NumberSet, admits_number, common_multiple, is_multiple
+from .rules import NOTHING, Choice, Literal, Node, Sequence, optional
 
 __all__ = ["ANY_INTEGER", "ANY_NUMBER", "Bounds", "NumberSet", "admits_number", "integer", "lower_number", "number"]
 
@@ -39,6 +39,8 @@ def lower_number(numbers: NumberSet) -> Node:
     """
     _check_size(numbers)
     numbers = _canonical(numbers)
+    if any(is_multiple(divisor, other) for divisor in numbers.multiples for other in numbers.not_multiples):
+        return NOTHING
     if numbers.multiples or numbers.not_multiples:
         return _mirrored(numbers)
     interval = integer if numbers.whole else number
@@ -49,10 +51,20 @@ def _canonical(numbers: NumberSet) -> NumberSet:
     """An equal set with at most one divisor in `multiples`, or `whole` alone where that says it all."""
     multiples = (*numbers.multiples, *([_ONE] if numbers.whole else []))
     divisor = common_multiple(multiples)
-    others = (*numbers.not_multiples, *([_ONE] if numbers.whole is False else []))
+    others = _telling(divisor, (*numbers.not_multiples, *([_ONE] if numbers.whole is False else [])))
     if divisor == 1 and not others:
         return replace(numbers, whole=True, multiples=())
     return replace(numbers, whole=None, multiples=() if divisor is None else (divisor,), not_multiples=others)
+
+
+def _telling(divisor: Decimal | None, others: tuple[Decimal, ...]) -> tuple[Decimal, ...]:
+    """`others`, of which nothing is a multiple, less those that this is already true of as of another one."""
+    kept: list[Decimal] = []
+    for other in sorted(set(others)):
+        whole = other if divisor is None else common_multiple((divisor, other))
+        if whole is not None and not any(is_multiple(whole, known) for known in kept):
+            kept.append(other)
+    return tuple(kept)
 
 
 def _check_size(numbers: NumberSet) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-from .errors import UnsupportedGrammarError
 from .json_members import KeyClass, Members, Named
 from .json_object_graph import ObjectGraph, Place
 from .json_options import JsonOptions
 from .json_strings import Strings, StringSet
 from .json_terms import Terms
 from .json_text import ANY_KEY, ANY_OBJECT, Spacing, comma_list, key_except, spacing, string_literal
+from .json_ways import Counted, ways
 from .rules import (
     EMPTY,
     NOTHING,
@@ -27,9 +27,6 @@ from .rules import (
     Sequence,
     optional,
 )
-
-MAX_NEEDS = 4
-"""Needs of one object, each of which doubles the ways in which a member may be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class ObjectRules:
         """Objects of `members`; `name` begins the names of the rules that they need.
 
         Raises:
-            UnsupportedGrammarError: too many needs.
+            UnsupportedGrammarError: too many ways to write a member; see `ways`.
         """
         if not members.needs and not members.low and members.high is None:
             if not members.named and len(members.classes) == 1:
@@ -165,16 +162,17 @@ class ObjectRules:
             options.append(Sequence((other, *rest)))
         for index in reversed(range(len(members))):
             member = members[index]
-            options.append(Sequence((*_inside(member.written), *tail)))
-            if index:
-                more = Sequence((comma, *_inside(member.written)))
-                self._rules[f"{name}~tail{index}"] = Sequence((more if member.required else optional(more), *tail))
+            option: Node = Sequence((*_inside(member.written), *tail))
+            if index:  # it may be what comes first, and may come after another
+                self._rules[f"{name}~from{index}"] = option
+                option = RuleRef(f"{name}~from{index}")
+                more: Node = Sequence((comma, option))
+                self._rules[f"{name}~tail{index}"] = more if member.required else Choice((more, _joined(tail)))
                 tail = [RuleRef(f"{name}~tail{index}")]
+            options.append(option)
         return Choice(tuple(reversed(options)))
 
     def _graph(self, members: Members) -> Node:
-        if len(members.needs) > MAX_NEEDS:
-            raise UnsupportedGrammarError(f"more than {MAX_NEEDS} needs of the members of one object")
         bodies: list[Node] = [self._space.comma]
         places: list[Place] = []
         for named in members.named:
@@ -198,19 +196,19 @@ class ObjectRules:
     ) -> tuple[tuple[int, int], ...]:
         """Ways to write one member, with the needs that each meets; their bodies are added to `bodies`."""
         found: list[tuple[int, int]] = []
-        for mask in range(needs + 1):
-            if mask & ~needs:
-                continue
-            wanted = (term for index, need in enumerate(members.needs) if mask >> index & 1 for term in need)
-            value = self._value((*terms, *wanted))
-            if value != NOTHING:
-                found.append((len(bodies), mask))
-                bodies.append(self._space.member(key, value))
+        met = [(index, Counted(need, ())) for index, need in enumerate(members.needs) if needs >> index & 1]
+        for value, mask in ways(terms, met, self._value):
+            found.append((len(bodies), mask))
+            bodies.append(self._space.member(key, value))
         return tuple(found)
 
 
 def _opening(members: Members) -> Node:
     return Flagged(Literal(b"{"), OPEN_OBJECT) if members.classes else Literal(b"{")
+
+
+def _joined(parts: list[Node]) -> Node:
+    return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
 
 def _inside(node: Node) -> tuple[Node, ...]:

@@ -15,6 +15,7 @@ from .code_points import ANY, CodePoints
 from .rules import NOTHING, Choice, Node, Repeat, RuleRef, Rules, Sequence, optional
 
 _ANY_PATTERN = "json/regex"
+_SOME_PATTERN = "json/regex-some"
 _TERM = "json/regex-term"
 _CLASS = "json/regex-class"
 _CHARS = "json/regex-chars-"
@@ -46,9 +47,9 @@ _CATEGORIES += ("Pe", "Pi", "Pf", "Po", "S", "Sm", "Sc", "Sk", "So", "Z", "Zs", 
 _CATEGORIES += ("Letter", "Number", "Punctuation", "Symbol", "Mark", "Separator", "Alphabetic", "White_Space", "ASCII")
 
 
-def regex_rules(spell: Callable[[CodePoints], Node]) -> Rules:
+def regex_rules(spell: Callable[[CodePoints], Node], *, may_be_empty: bool = True) -> Rules:
     """Legal patterns; `spell` says how one character of a set is written inside a JSON string."""
-    return Rules(_ANY_PATTERN, _Spelled(spell).rules())
+    return Rules(_ANY_PATTERN if may_be_empty else _SOME_PATTERN, _Spelled(spell).rules())
 
 
 class _Spelled:
@@ -72,6 +73,7 @@ class _Spelled:
         assertion = Choice((self._of("^$"), Sequence((text("\\"), self._of("bB"))), look))
         rules: dict[str, Node] = {
             _ANY_PATTERN: Sequence((alternative, Repeat(Sequence((text("|"), alternative)), 0, None))),
+            _SOME_PATTERN: Sequence((Choice((term, text("|"))), RuleRef(_ANY_PATTERN))),
             _TERM: Choice((assertion, Sequence((atom, optional(self._quantifier()))))),
             _CLASS: self._class(),
         }

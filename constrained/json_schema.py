@@ -9,10 +9,12 @@ json_document.py reads older drafts.
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from decimal import Decimal
 from typing import Any
 
 from .errors import GrammarError, GrammarLimitError, UnsupportedGrammarError
+from .json_alike import Alike
 from .json_arrays import ArrayRules
 from .json_branches import Branches, Branching
 from .json_document import Document
@@ -27,12 +29,23 @@ from .json_terms import ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, NUMBER, OBJECT,
 from .json_text import ANY_VALUE, literal, shared_rules, spacing
 from .json_text import BOOLEAN as ANY_BOOLEAN
 from .json_text import NULL as NULL_TEXT
+from .json_values import json_key
 from .limits import CompileLimits, Deadline
-from .rules import NOTHING, Choice, Literal, Node, RuleRef, Rules
+from .rules import NOTHING, Choice, Literal, Node, RuleRef, Rules, children
 
 _COMPOUND = ARRAY | OBJECT
 _MAX_BRANCHES = 64
 """Branches of what `propertyNames` says of strings."""
+_LISTED_KEYWORDS = frozenset(
+    ("enum", "required", "properties", "patternProperties", "dependentRequired", "dependentSchemas", "prefixItems")
+) | frozenset(("allOf", "anyOf", "oneOf"))
+"""Keywords of canonical schemas whose values are lists or dictionaries."""
+_DENYING = ("oneOf", "not", "if", "contains")
+"""Keywords on whose account a schema may have to fail where an equal one holds."""
+_MAX_COMBINED = 100_000
+"""Terms of all conjunctions of more than one that become rules."""
+_SMALL = 8
+"""Nodes of strings or numbers up to which they are written anew wherever they stand."""
 
 
 def lower_json_schema(
@@ -46,8 +59,10 @@ def lower_json_schema(
         GrammarLimitError: too large.
     """
     limits.check("source_chars", len(source), "characters of the schema")
-    lowering = _Lowering(Document(_parse(source), limits), limits, deadline, options)
-    return Rules(lowering.run(), lowering.rules)
+    document = Document(_parse(source), limits, options)
+    alike = Alike(document, active=any(f'"{keyword}"' in source for keyword in _DENYING))
+    lowering = _Lowering(document, alike, limits, deadline, options)
+    return Rules(lowering.run(), lowering.rules, shared_rules(options))
 
 
 def _parse(source: str) -> Any:
@@ -67,7 +82,9 @@ def _parse(source: str) -> Any:
 class _Lowering:
     """The rules made so far, and the conjunctions still to do."""
 
-    def __init__(self, document: Document, limits: CompileLimits, deadline: Deadline, options: JsonOptions) -> None:
+    def __init__(
+        self, document: Document, alike: Alike, limits: CompileLimits, deadline: Deadline, options: JsonOptions
+    ) -> None:
         self.rules: dict[str, Node] = dict(shared_rules(options))
         self._document = document
         self._limits = limits
@@ -76,11 +93,15 @@ class _Lowering:
         self._space = spacing(options)
         self._strings = Strings(self.rules, limits, deadline, options)
         self._evaluator = Evaluator(document, self._strings)
-        self._branching = Branching(document, self._evaluator)
+        self._branching = Branching(document, self._evaluator, alike)
         self._objects = ObjectRules(self.rules, self._strings, options, self._value, self._dead)
-        self._arrays = ArrayRules(document, options, self._value, self._domain)
+        self._arrays = ArrayRules(document, options, self._value, self._domain, alike)
         self._todo: list[tuple[str, Terms, Branches]] = []
-        self._nodes: dict[frozenset[object], Node] = {}
+        self._nodes: dict[Hashable, Node] = {}
+        self._words: dict[tuple[tuple[str, object], ...], Node] = {}
+        self._combined = 0
+        self._listings: dict[Hashable, Node] = {}
+        self._scalar_calls: dict[int, tuple[Node, Node]] = {}
 
     def run(self) -> str:
         """Make all rules of the document; the name of the one that it starts with."""
@@ -99,10 +120,22 @@ class _Lowering:
         """What all `terms` together match: a small node, or a call of a rule that is made later."""
         if not terms:
             return ANY_VALUE
-        key = frozenset(terms)
-        node = self._nodes.get(key)
+        node = self._nodes.get(terms)
         if node is None:
-            node = self._nodes[key] = self._make(terms)
+            node = self._nodes[terms] = self._like_another(terms)
+        return node
+
+    def _like_another(self, terms: Terms) -> Node:
+        """The node of `terms`; that of another schema where both say the same in the same words."""
+        if len(terms) > 1 or terms[0].kind != "holds":
+            return self._make(terms)
+        schema = self._document.schema(terms[0].pointer)
+        if isinstance(schema, bool) or not schema.keys().isdisjoint(_LISTED_KEYWORDS):
+            return self._make(terms)
+        key = tuple(schema.items())
+        node = self._words.get(key)
+        if node is None:
+            node = self._words[key] = self._make(terms)
         return node
 
     def _make(self, terms: Terms) -> Node:
@@ -112,18 +145,30 @@ class _Lowering:
             return NOTHING
         if flat.listed is not None:
             admitted = [value for value in flat.listed if self._evaluator.admits(value, terms)]
-            return _choice([self._listed(value) for value in admitted])
+            return self._listing(admitted)
         if not flat.pieces and not flat.unions:
             return ANY_VALUE
         if branches.options is None and not flat.types & _COMPOUND:
             return _choice(self._scalars(flat))
-        key = frozenset((*flat.pieces, *flat.unions))
+        key = frozenset((*flat.pieces, *flat.unions)), self._order(flat)
         node = self._nodes.get(key)
         if node is None:
             node = self._nodes[key] = RuleRef(self._name(terms, flat))
             self.rules[node.name] = NOTHING  # its place: two must not have one name
+            self._combined += len(terms) if len(terms) > 1 else 0
+            if self._combined > _MAX_COMBINED:
+                where = next((term.pointer for term in terms if term.kind in ("fails", "keyword")), terms[0].pointer)
+                raise GrammarLimitError(
+                    f"the 'anyOf', 'oneOf', 'not' and 'if' of the schema combine in too many ways: in conjunctions of "
+                    f"more than {_MAX_COMBINED} schemas and keywords, all counted",
+                    pointer=where,
+                )
             self._todo.append((node.name, terms, branches))
         return node
+
+    def _order(self, flat: Flat) -> tuple[str, ...]:
+        """The order of schemas, as far as that of members hangs on it."""
+        return tuple(flat.objects) if len(flat.objects) > 1 and self._options.key_order == "schema" else ()
 
     def _name(self, terms: Terms, flat: Flat) -> str:
         """A new name, by where the first of `terms` stands."""
@@ -136,6 +181,14 @@ class _Lowering:
         name = f"#{terms[0].pointer}"
         self.rules.setdefault(name, NOTHING)
         return RuleRef(name) if self.rules[name] == NOTHING else NOTHING
+
+    def _listing(self, values: list[Any]) -> Node:
+        """Any of `values`; one rule for every long list of them."""
+        key = tuple([json_key(value) for value in values])
+        known = self._listings.get(key)
+        if known is None:
+            known = self._listings[key] = self._shared(_choice([self._listed(value) for value in values]))
+        return known
 
     def _listed(self, value: Any) -> Node:
         if self._options.key_order == "any":
@@ -163,9 +216,9 @@ class _Lowering:
     def _scalars(self, flat: Flat) -> list[Node]:
         options: list[Node] = []
         if flat.types & STRING:
-            options.append(self._strings.value(string_set(flat)))
+            options.append(self._shared(self._strings.value(string_set(flat))))
         if flat.types & NUMBER:
-            options.append(lower_number(_number_set(flat)))
+            options.append(self._shared(lower_number(_number_set(flat))))
         if flat.types & BOOLEAN:
             excluded = {value for value in flat.excluded if isinstance(value, bool)}
             texts = [Literal(text) for value, text in ((True, b"true"), (False, b"false")) if value not in excluded]
@@ -173,6 +226,17 @@ class _Lowering:
         if flat.types & NULL:
             options.append(NULL_TEXT)
         return options
+
+    def _shared(self, node: Node) -> Node:
+        """`node`, or if it is large a call of a rule that all places of the same node have in common."""
+        known = self._scalar_calls.get(id(node))
+        if known is None:
+            call = node
+            if not _is_small(node):
+                call = RuleRef(f"json/scalar/{len(self._scalar_calls)}")
+                self.rules[call.name] = node
+            known = self._scalar_calls[id(node)] = node, call  # with the node itself, whose id() may not come again
+        return known[1]
 
     def _flats(self, terms: Terms) -> list[Flat]:
         """The branches of a conjunction without unions.
@@ -223,6 +287,16 @@ def _number_set(flat: Flat) -> NumberSet:
             if isinstance(value, int | Decimal) and not isinstance(value, bool)
         ),
     )
+
+
+def _is_small(node: Node) -> bool:
+    """Whether a call in place of `node` would save little."""
+    todo = [node]
+    for part in todo:  # grows while it is walked
+        todo.extend(children(part))
+        if len(todo) > _SMALL:
+            return False
+    return True
 
 
 def _choice(options: list[Node]) -> Node:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal as Kind
 
 from .char_lengths import length_graph
 from .code_points import ANY, CodePoints
 from .errors import GrammarError, GrammarLimitError
+from .json_formats import FORMATS, format_rules
 from .json_options import JsonOptions
 from .json_text import ANY_CHAR, ANY_KEY, ANY_STRING, KEY_QUOTE, QUOTE, characters, key_characters, key_except
 from .limits import CompileLimits, Deadline
 from .regex import Branch, CharRules, lower_automaton, lower_pattern
 from .regex_tree import Concat, length_range
-from .rules import NOTHING, Choice, Graph, Node, Repeat, Sequence
-from .string_shapes import Bounded, Key, Plain, Shape, bounded_of, has, longest, shape_of, tree_of
+from .rules import NOTHING, Choice, Graph, Node, Repeat, RuleRef, Sequence
+from .string_shapes import Bounded, Key, Plain, Shape, bounded_of, has, is_regular, longest, shape_of, tree_of
 
 _MAX_WORD_LENGTH = 1000
 
@@ -89,11 +90,11 @@ class Strings:
 
     def value(self, strings: StringSet) -> Node:
         """A JSON string of the set with its quotes, in every spelling that the options allow; NOTHING if none is."""
-        return self._node(strings, self._values)
+        return self._nodes_of(strings, self._values)
 
     def key(self, strings: StringSet) -> Node:
         """A key of the set with its quotes, each in its one spelling; NOTHING if none is."""
-        return self._node(strings, self._keys)
+        return self._nodes_of(strings, self._keys)
 
     def words(self, strings: StringSet, most: int) -> list[str] | None:
         """All strings of the set, sorted, where there are at most `most`; else None.
@@ -104,23 +105,33 @@ class Strings:
             return []
         if strings.high == 0:
             return [""]
-        if strings.low > _MAX_WORD_LENGTH or self._is_surely_infinite(strings):
+        parts = _parts(strings)
+        if len(parts) > 1:
+            found = [self.words(part, most) for part in parts]
+            together = {word for words in found for word in words or ()}
+            return None if None in found or len(together) > most else sorted(together)
+        if _format_alone(strings) is not None or strings.low > _MAX_WORD_LENGTH or self._is_surely_infinite(strings):
             return None
         required, forbidden = self._tests(strings)
         bounds = strings.low, strings.high
         try:
             with self._blamed(strings):
-                found = bounded_of(required, forbidden, bounds, self._left_out(strings), self._limits)
-                return length_graph(found.automaton, found.low, found.high).words(most) if found.automaton.edges else []
+                shape = bounded_of(required, forbidden, bounds, self._left_out(strings), self._limits)
+                return length_graph(shape.automaton, shape.low, shape.high).words(most) if shape.automaton.edges else []
         except GrammarLimitError:
             return None
 
     def is_empty(self, strings: StringSet) -> bool:
         """Whether no string is in the set."""
+        parts = _parts(strings)
+        if len(parts) > 1:
+            return all(self.is_empty(part) for part in parts)
         if strings.high is not None and strings.high < strings.low:
             return True
         if not strings.required and not strings.forbidden and strings.high != 0:
             return False  # no schema lists all strings of one character
+        if _format_alone(strings) is not None:
+            return False
         shape = self._shape(strings)
         return not shape.branches if isinstance(shape, Plain) else not shape.automaton.edges
 
@@ -144,8 +155,9 @@ class Strings:
     def _tests(self, strings: StringSet) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
         """Properties without where they come from, each once; all of them parsed."""
         for test in (*strings.required, *strings.forbidden):
-            with _blamed(test):
-                tree_of((test.kind, test.text), self._limits)
+            if is_regular((test.kind, test.text)):
+                with _blamed(test):
+                    tree_of((test.kind, test.text), self._limits)
         required = tuple(sorted({(test.kind, test.text) for test in strings.required}))
         forbidden = tuple(sorted({(test.kind, test.text) for test in strings.forbidden}))
         return required, forbidden
@@ -193,6 +205,11 @@ class Strings:
 
     # Rules
 
+    def _nodes_of(self, strings: StringSet, spelling: _Spelling) -> Node:
+        options = [self._node(part, spelling) for part in _parts(strings)]
+        kept = tuple(option for option in options if option != NOTHING)
+        return kept[0] if len(kept) == 1 else Choice(kept) if kept else NOTHING
+
     def _node(self, strings: StringSet, spelling: _Spelling) -> Node:
         if strings.high is not None and strings.high < strings.low:
             return NOTHING
@@ -200,6 +217,9 @@ class Strings:
             simple = self._untested(strings, spelling)
             if simple is not None:
                 return simple
+        alone = _format_alone(strings)
+        if alone is not None and spelling is self._values:
+            return self._format(alone, may_be_empty=not strings.low)
         shape = self._shape(strings)
         key = id(shape), spelling is self._keys
         if key not in self._nodes:
@@ -216,6 +236,13 @@ class Strings:
         if spelling.once and unbounded:
             return key_except(strings.excluded)
         return None
+
+    def _format(self, name: str, *, may_be_empty: bool) -> Node:
+        """Strings of a format that is not regular."""
+        made = format_rules(name, self._values.chars.node, may_be_empty=may_be_empty)
+        assert made is not None
+        self._rules.update(made.rules)
+        return Sequence((QUOTE, RuleRef(made.start), QUOTE))
 
     def _written(self, shape: Shape, spelling: _Spelling) -> Node:
         if isinstance(shape, Plain):
@@ -244,6 +271,29 @@ class Strings:
 
     def _chars(self, chars: CodePoints, spelling: _Spelling) -> Node:
         return spelling.any_char if chars == ANY else spelling.chars.node(chars)
+
+
+def _parts(strings: StringSet) -> tuple[StringSet, ...]:
+    """Sets that are `strings` together, in none of which a format with a bound on its length is forbidden.
+
+    An automaton of what is not of such a format would have to count characters.
+    """
+    for test in strings.forbidden:
+        most = FORMATS[test.text].max_length if test.kind == "format" and test.text in FORMATS else None
+        if most is not None:
+            others = tuple(other for other in strings.forbidden if other != test)
+            unbounded = replace(test, kind="pattern", text=f"^(?:{FORMATS[test.text].pattern})$")
+            longer = replace(strings, forbidden=others, low=max(strings.low, most + 1))
+            return (*_parts(replace(strings, forbidden=(*others, unbounded))), *_parts(longer))
+    return (strings,)
+
+
+def _format_alone(strings: StringSet) -> str | None:
+    """The format that is not regular, where nothing else is said of the strings, save that they are not empty."""
+    if len(strings.required) != 1 or is_regular((strings.required[0].kind, strings.required[0].text)):
+        return None
+    is_alone = not (strings.forbidden or strings.excluded or strings.low > 1 or strings.high is not None)
+    return strings.required[0].text if is_alone else None
 
 
 @contextmanager

@@ -24,7 +24,7 @@ class Summary:
         types: the types that they may have.
         values: the only ones that there may be; None where nothing is listed.
         required: keys that all of its objects have.
-        tags: the only values of some of these keys.
+        tags: the only values of the members of some keys, which need not be required.
         closed: the only keys that its objects may have; None where others may be.
     """
 
@@ -64,7 +64,11 @@ def are_disjoint(first: Summary, second: Summary, types: int) -> bool:
     for one, other in ((first, second), (second, first)):
         if other.closed is not None and not one.required <= other.closed:
             return True
-    return any(key in second.tags and values.keys().isdisjoint(second.tags[key]) for key, values in first.tags.items())
+    required = first.required | second.required
+    return any(
+        key in required and key in second.tags and values.keys().isdisjoint(second.tags[key])
+        for key, values in first.tags.items()
+    )
 
 
 class Summaries:
@@ -118,9 +122,9 @@ class Summaries:
         properties = schema.get("properties", {})
         if "additionalProperties" in schema and self._schema(schema["additionalProperties"]) is False:
             found.closed = set(properties) if "patternProperties" not in schema else None
-        for key in schema.get("required", ()):
-            found.required.add(key)
-            values = self.listed(properties[key]) if key in properties else None
+        found.required.update(schema.get("required", ()))
+        for key, inner in properties.items():
+            values = self.listed(inner)
             if values is not None:
                 found.tags[key] = values
 
@@ -154,7 +158,7 @@ def _union(options: list[Summary]) -> Summary:
         found.values = {key: value for option in options for key, value in (option.values or {}).items()}
     if options and all(option.types == OBJECT for option in options):
         found.required = set.intersection(*(option.required for option in options))
-        for key in found.required:
+        for key in options[0].tags:
             if all(key in option.tags for option in options):
                 found.tags[key] = {name: value for option in options for name, value in option.tags[key].items()}
     return found

@@ -145,7 +145,7 @@ class Flat:
     Attributes:
         pieces: its terms, applicators in place aside.
         unions: terms of which one option each must hold.
-        seen: schemas that hold (True) or fail (False), by pointer.
+        seen: schemas that hold (True) or fail (False), by the pointer of the first one that is equal (json_alike.py).
         impossible: whether nothing can be of it.
         types: the types that it allows.
         listed: the values that `enum` leaves, other terms aside; None where nothing is listed.

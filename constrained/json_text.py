@@ -42,6 +42,7 @@ _KEY_WIDE = "json/key-wide"
 _KEY_ESCAPE = "json/key-escape"
 _STRING = "json/string"
 _VALUE = "json/value"
+_NUMBER = "json/number"
 _OBJECT = "json/object"
 _ARRAY = "json/array"
 
@@ -108,6 +109,7 @@ def _hex(ranges: tuple[Range, ...], digits: int) -> Node:
     return options[0] if len(options) == 1 else Choice(tuple(options))
 
 
+@lru_cache(maxsize=1024)
 def key_characters(chars: CodePoints) -> Node:
     """One character of `chars` inside a key, in its one spelling. The common large parts are shared rules."""
     options: list[Node] = []
@@ -253,7 +255,8 @@ def shared_rules(options: JsonOptions = DEFAULT_JSON_OPTIONS) -> Mapping[str, No
         _STRING: Sequence((QUOTE, Repeat(char, 0, None), QUOTE)),
         _OBJECT: space.bracketed(opening, members, b"}", may_be_empty=True),
         _ARRAY: space.bracketed(Literal(b"["), elements, b"]", may_be_empty=True),
-        _VALUE: Choice((ANY_OBJECT, ANY_ARRAY, ANY_STRING, ANY_NUMBER, BOOLEAN, NULL)),
+        _NUMBER: ANY_NUMBER,
+        _VALUE: Choice((ANY_OBJECT, ANY_ARRAY, ANY_STRING, RuleRef(_NUMBER), BOOLEAN, NULL)),
     }
 
 

@@ -11,14 +11,22 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from .json_document import Document
-from .json_terms import ARRAY, OBJECT, Flat, Keywords, Others, Term, Terms, fails, holds
+from .json_terms import ARRAY, OBJECT, Count, Flat, Keywords, Need, Others, Term, Terms, fails, holds, only
 
 
 class Decisions(NamedTuple):
-    """The value of an "unevaluated" term: the keyword, and which schemas in place are known to hold or to fail."""
+    """The value of an "unevaluated" term.
+
+    Attributes:
+        keyword: which of the two.
+        known: schemas in place that are known to hold or to fail.
+        is_denied: whether something unevaluated is not what the keyword says, rather than all of it being so. Where
+            the schema fails for another reason, a term with this may hold or not.
+    """
 
     keyword: str
-    known: frozenset[tuple[str, bool]]
+    known: frozenset[tuple[str, bool]] = frozenset()
+    is_denied: bool = False
 
 
 @dataclass(slots=True)
@@ -55,29 +63,33 @@ class Unevaluated:
         decisions = cast("Decisions", term.value)
         seen = self._walk(flat, term.pointer, decisions)
         known = frozenset(seen.known)
-        return term if known == decisions.known else term._replace(value=Decisions(decisions.keyword, known))
+        return term if known == decisions.known else term._replace(value=decisions._replace(known=known))
 
     def options(self, flat: Flat, term: Term) -> tuple[Terms, ...]:
         """The conjunctions of which one holds where `term` does."""
         decisions = cast("Decisions", term.value)
         is_object = decisions.keyword == "unevaluatedProperties"
         if not flat.types & (OBJECT if is_object else ARRAY):
-            return ((),)
+            return () if decisions.is_denied else ((),)
         seen = self._walk(flat, term.pointer, decisions)
         if seen.everything:
-            return ((),)
+            return () if decisions.is_denied else ((),)
         if seen.open is not None:
             return tuple(self._decided(term, decisions, seen.open, verdict) for verdict in (True, False))
-        value = holds(cast("Keywords", self._schema(term.pointer))[decisions.keyword])
+        value = cast("Keywords", self._schema(term.pointer))[decisions.keyword]
+        if decisions.is_denied:
+            return (_denied(seen, value, f"{term.pointer}/{decisions.keyword}", is_object=is_object),)
         if is_object:
-            return ((Term("others", term.pointer, Others(frozenset(seen.names), tuple(seen.patterns), (value,))),),)
+            others = Others(frozenset(seen.names), tuple(seen.patterns), (holds(value),))
+            return ((Term("others", term.pointer, others),),)
+        terms: Terms = (holds(value),)
         if seen.contains:
-            value = Term("either", "", ((value,), *((holds(inner),) for inner in seen.contains)))
-        return ((Term("tail", "", (seen.start, (value,))),),)
+            terms = (Term("either", "", (terms, *((holds(inner),) for inner in seen.contains))),)
+        return ((Term("tail", "", (seen.start, terms)),),)
 
     def _decided(self, term: Term, decisions: Decisions, name: str, verdict: bool) -> Terms:
         known = decisions.known | {(name, verdict)}
-        after = term._replace(value=Decisions(decisions.keyword, known))
+        after = term._replace(value=decisions._replace(known=known))
         if name.startswith(_KEY):
             return (Term("required" if verdict else "absent", "", name[1:]), after)
         return (holds(name) if verdict else fails(name), after)
@@ -167,3 +179,12 @@ class Unevaluated:
         if known is None and seen.open is None:
             seen.open = name
         return bool(known)
+
+
+def _denied(seen: _Seen, value: str, where: str, *, is_object: bool) -> Terms:
+    """Something that is not evaluated is not of the schema at `value`."""
+    if is_object:
+        need = Need(frozenset(seen.names), tuple(seen.patterns), None, (), (fails(value),), where)
+        return (Term("some", "", need),)
+    terms = (fails(value), *(fails(inner) for inner in seen.contains))
+    return (only(ARRAY), Term("contained", "", Count(seen.start, terms, 1, None, where)))

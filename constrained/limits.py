@@ -19,18 +19,22 @@ class CompileLimits:
         rules: rules that the grammar lowers to.
         positions: places in those rules (about one a byte class, literal byte or repetition).
         min_repeat: the largest lower bound of a repetition (`{m,}`, minLength, minItems). Upper bounds are free.
-        states: states met while the grammar is used; each takes about 1.1 KiB.
-        configurations: alternatives that one state follows at once, which bounds the time of one step.
+        states: states met while the grammar is used; each takes about half a KiB.
+        configurations: alternatives that one state follows at once.
+        work: alternatives followed for one mask or byte, which bounds its time (a million take about 0.2 s).
+        memory_bytes: what the states and all else that was met while the grammar was used may take.
     """
 
-    seconds: float = 20.0
+    seconds: float = 10.0
     source_chars: int = 2_000_000
     nesting: int = 100
     rules: int = 100_000
-    positions: int = 500_000
+    positions: int = 1_000_000
     min_repeat: int = 10_000
     states: int = 200_000
     configurations: int = 50_000
+    work: int = 1_000_000
+    memory_bytes: int = 100 << 20
 
     def check(self, name: str, value: int, what: str, *, pointer: str = "") -> None:
         """Raise `GrammarLimitError` where `value` is above the limit called `name`; `what` says what was counted."""

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .slices import SPELLINGS
 from .vocabulary import TokenTrie
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -47,6 +46,16 @@ def _inner(function: Function) -> Function:
     return inner
 
 
+def _part(function: Function) -> Function:
+    """`function` as a part of the one compiled function that calls it, which is compiled and optimised once."""
+    try:
+        import numba
+    except ImportError:
+        return function
+    part: Function = numba.njit(inline="always")(function)
+    return part
+
+
 UNKNOWN = -1
 DEAD = -2
 FAILED = -3
@@ -56,6 +65,9 @@ BOTTOM = 0  # the frame under which the start rule runs
 _BYTES, _SPLIT, _CALL, _REPEAT, _RETURN, _GRAPH, _EXCEPT = range(7)
 _OP, _NEXT, _BODY, _LOW, _HIGH, _TARGETS, _COUNT, _MASK, _FLAGS, _LOOPS = range(10)
 _INFINITE = 1 << 40
+SHIFT = 24
+_SHIFT = np.int64(SHIFT)
+_HERE = np.int64((1 << SHIFT) - 1)
 _ONE = np.int64(1)
 _ZERO = np.int64(0)  # a plain 0 would be a type of its own to numba, and every function compiled once more for it
 
@@ -67,7 +79,8 @@ GRAPH_FIRST, GRAPH_SIZE, GRAPH_ENDS = range(3)
 WORD_FIRST, WORD_SIZE, WORD_BYTE, IS_WORD = range(4)
 
 # Entries of `Tables.counts`.
-FRAMES, CLOSURES, CLOSURE_CONFIGS, STATES, STATE_CONFIGS, NEED, DETAIL, STAMP, MAX_CONFIGS, MAX_STATES, WORK = range(11)
+FRAMES, CLOSURES, CLOSURE_CONFIGS, STATES, STATE_CONFIGS, NEED, DETAIL, STAMP, MAX_CONFIGS, MAX_STATES = range(10)
+SEEN, WORK, MAX_WORK, HORIZON = range(10, 14)
 
 
 class Need(IntEnum):
@@ -85,17 +98,24 @@ class Need(IntEnum):
     COVER = 9  # find out what the loop or repetition at position DETAIL covers
     FEWER_CONFIGS = 10  # a limit was met
     FEWER_STATES = 11  # a limit was met
+    LESS_WORK = 12  # a limit was met
+    NEAR = 13  # find out what graph state DETAIL is near to
 
 
-_NEED_FRAMES, _NEED_CLOSURES, _NEED_CLOSURE_CONFIGS, _NEED_STATES, _NEED_STATE_CONFIGS, _NEED_SCRATCH = range(1, 7)
-_NEED_GRAPH, _NEED_WORDS, _NEED_COVER, _NEED_FEWER_CONFIGS, _NEED_FEWER_STATES = range(7, 12)
+# The same for numba, of one type: for each plain number that is passed, a function would be compiled once more.
+_NEED_FRAMES, _NEED_CLOSURES, _NEED_CLOSURE_CONFIGS, _NEED_STATES, _NEED_STATE_CONFIGS, _NEED_SCRATCH = (
+    np.int64(number) for number in range(1, 7)
+)
+_NEED_GRAPH, _NEED_WORDS, _NEED_COVER, _NEED_FEWER_CONFIGS, _NEED_FEWER_STATES, _NEED_LESS_WORK, _NEED_NEAR = (
+    np.int64(number) for number in range(7, 14)
+)
 
 LANES = 6  # slices that a state may cover, a byte each in its cover
 MANY = 127  # in a lane: no bound on the characters
 
 
 class Tables(NamedTuple):
-    """All arrays of one automaton. A *configuration* is ``frame * positions + position``, an int64.
+    """All arrays of one automaton. A *configuration* is ``frame << SHIFT | position``, an int64.
 
     Attributes:
         positions, targets, masks: of `Program`.
@@ -103,6 +123,7 @@ class Tables(NamedTuple):
         covers: [positions] int64 of SPLITs that loop and REPEATs: bit k, slice k is covered; -1 not known yet.
         frames: [capacity, 3] int64 interned stacks: OWNER position, PAYLOAD (rounds, graph state, trie node), BELOW.
         rest: [capacity] int64, fewest bytes after the frame's own rule or round has returned.
+        near_frames: [capacity] int64, the frame that each is near to, see `_near`; -1 not known yet.
         frame_hash: [power of two] int32, frame ids or -1.
         closures: [capacity, 4] int64: FIRST and SIZE in closure_configs, ENDS, KNOWN_STATE (or -1).
         closure_keys: [capacity] int64, the configuration that each closure begins with.
@@ -115,9 +136,13 @@ class Tables(NamedTuple):
         state_length: [capacity] int64, bytes of a shortest ending.
         state_cover: [capacity] int64, byte k: how many characters of slice k are allowed whatever they are.
         state_hash: [power of two] int32.
-        table: [capacity, 256] int32, the next state, DEAD or UNKNOWN.
+        table: [capacity, kinds] int32, the next state, DEAD or UNKNOWN.
+        kind_of: [256] int64, the kind of each byte: the grammar never tells bytes of a kind apart.
+        kind_byte: [kinds] int64, a byte of each kind.
+        spellings: [spellings, 17] int64 of the slices' characters, see slices.spellings.
         graphs: [capacity, 3] int64 of graph states: GRAPH_FIRST and GRAPH_SIZE (-1: not expanded) in edges, GRAPH_ENDS.
         graph_cost: [capacity] int64, fewest bytes to an end.
+        graph_near: [capacity] int64, the graph state that may stand for each; -1 not known yet.
         edges: [capacity, 2] int64: position of the body, graph state after it.
         words: [capacity, 4] int64 of trie nodes: WORD_FIRST and WORD_SIZE of children, WORD_BYTE, IS_WORD.
         word_bytes: [capacity, 4] int64, the bytes of a node's children.
@@ -134,6 +159,7 @@ class Tables(NamedTuple):
     covers: NDArray[np.int64]
     frames: NDArray[np.int64]
     rest: NDArray[np.int64]
+    near_frames: NDArray[np.int64]
     frame_hash: NDArray[np.int32]
     closures: NDArray[np.int64]
     closure_keys: NDArray[np.int64]
@@ -147,8 +173,12 @@ class Tables(NamedTuple):
     state_cover: NDArray[np.int64]
     state_hash: NDArray[np.int32]
     table: NDArray[np.int32]
+    kind_of: NDArray[np.int64]
+    kind_byte: NDArray[np.int64]
+    spellings: NDArray[np.int64]
     graphs: NDArray[np.int64]
     graph_cost: NDArray[np.int64]
+    graph_near: NDArray[np.int64]
     edges: NDArray[np.int64]
     words: NDArray[np.int64]
     word_bytes: NDArray[np.int64]
@@ -188,11 +218,12 @@ def _push(t: Tables, owner: int, payload: int, below: int) -> int:
         slot = (slot + 1) & (size - 1)
     frame = t.counts[FRAMES]
     if frame == len(t.frames) or 2 * frame >= size:
-        return _stop(t, _NEED_FRAMES, 0)
+        return _stop(t, _NEED_FRAMES, _ZERO)
     t.frames[frame, OWNER] = owner
     t.frames[frame, PAYLOAD] = payload
     t.frames[frame, BELOW] = below
     t.rest[frame] = min(_INFINITE, t.rest[below] + _rest_of(t, owner, payload))
+    t.near_frames[frame] = -1
     t.frame_hash[slot] = frame
     t.counts[FRAMES] = frame + 1
     return frame
@@ -215,8 +246,7 @@ def _rest_of(t: Tables, owner: int, payload: int) -> int:
 @_inner
 def _visit(t: Tables, config: int, waiting: int) -> int:
     """Put `config` on the todo list of `waiting` entries unless it was there or can reach no end. The new length."""
-    positions = len(t.positions)
-    if t.shortest[config % positions] + t.rest[config // positions] >= _INFINITE:
+    if t.shortest[config & _HERE] + t.rest[config >> _SHIFT] >= _INFINITE:
         return waiting
     size = len(t.seen)
     slot = _mixed(config, config >> 32) & (size - 1)
@@ -225,9 +255,10 @@ def _visit(t: Tables, config: int, waiting: int) -> int:
         if t.seen[slot] == config:
             return waiting
         slot = (slot + 1) & (size - 1)
+    t.counts[SEEN] += 1
     t.counts[WORK] += 1
-    if waiting + 1 >= len(t.todo) or 2 * t.counts[WORK] >= size:
-        return _stop(t, _NEED_SCRATCH, 0)
+    if waiting + 1 >= len(t.todo) or 2 * t.counts[SEEN] >= size:
+        return _stop(t, _NEED_SCRATCH, _ZERO)
     t.seen[slot] = config
     t.seen_stamp[slot] = stamp
     t.todo[waiting] = config
@@ -256,29 +287,27 @@ def _widest(first: int, second: int) -> int:
 @_inner
 def _rounds(t: Tables, owner: int, done: int, below: int, waiting: int) -> int:
     """Visit what may follow `done` rounds of the REPEAT at `owner`."""
-    positions = len(t.positions)
     low = t.positions[owner, _LOW]
     high = t.positions[owner, _HIGH]
     if high < 0:
         done = min(done, low)
     if done >= low:
-        waiting = _visit(t, below * positions + t.positions[owner, _NEXT], waiting)
+        waiting = _visit(t, below << _SHIFT | t.positions[owner, _NEXT], waiting)
     if waiting >= 0 and (high < 0 or done < high):
         frame = _push(t, owner, done, below)
         if frame < 0:
             return FAILED
-        waiting = _visit(t, frame * positions + t.positions[owner, _BODY], waiting)
+        waiting = _visit(t, frame << _SHIFT | t.positions[owner, _BODY], waiting)
     return waiting
 
 
 @_inner
 def _graph_moves(t: Tables, owner: int, state: int, below: int, waiting: int) -> int:
     """Visit what may follow the graph at `owner` in a graph state."""
-    positions = len(t.positions)
     if t.graphs[state, GRAPH_SIZE] < 0:
         return _stop(t, _NEED_GRAPH, state)
     if t.graphs[state, GRAPH_ENDS]:
-        waiting = _visit(t, below * positions + t.positions[owner, _NEXT], waiting)
+        waiting = _visit(t, below << _SHIFT | t.positions[owner, _NEXT], waiting)
     first = t.graphs[state, GRAPH_FIRST]
     for edge in range(first, first + t.graphs[state, GRAPH_SIZE]):
         if waiting < 0:
@@ -286,14 +315,13 @@ def _graph_moves(t: Tables, owner: int, state: int, below: int, waiting: int) ->
         frame = _push(t, owner, t.edges[edge, 1], below)
         if frame < 0:
             return FAILED
-        waiting = _visit(t, frame * positions + t.edges[edge, 0], waiting)
+        waiting = _visit(t, frame << _SHIFT | t.edges[edge, 0], waiting)
     return waiting
 
 
 @_inner
 def _returned(t: Tables, frame: int, waiting: int) -> int:
     """Visit what comes after the RETURN under `frame`, which is not BOTTOM."""
-    positions = len(t.positions)
     owner = t.frames[frame, OWNER]
     payload = t.frames[frame, PAYLOAD]
     below = t.frames[frame, BELOW]
@@ -304,19 +332,18 @@ def _returned(t: Tables, frame: int, waiting: int) -> int:
         return _graph_moves(t, owner, payload, below, waiting)
     if op == _EXCEPT and payload >= 0 and t.words[payload, IS_WORD]:
         return waiting
-    return _visit(t, below * positions + t.positions[owner, _NEXT], waiting)
+    return _visit(t, below << _SHIFT | t.positions[owner, _NEXT], waiting)
 
 
 @_inner
 def _follow(t: Tables, frame: int, here: int, waiting: int) -> int:
     """Visit what comes after position `here`, which takes no byte and is no RETURN."""
-    positions = len(t.positions)
     op = t.positions[here, _OP]
     if op == _SPLIT:
         first = t.positions[here, _TARGETS]
         for index in range(first, first + t.positions[here, _COUNT]):
             if waiting >= 0:
-                waiting = _visit(t, frame * positions + t.targets[index], waiting)
+                waiting = _visit(t, frame << _SHIFT | t.targets[index], waiting)
         return waiting
     if op == _REPEAT:
         return _rounds(t, here, _ZERO, frame, waiting)
@@ -329,11 +356,11 @@ def _follow(t: Tables, frame: int, here: int, waiting: int) -> int:
             return _stop(t, _NEED_WORDS, here)
     elif t.positions[here, _NEXT] == 0:
         # A tail call returns where its caller would: no frame, so chains of rules do not grow the stack.
-        return _visit(t, frame * positions + t.positions[here, _BODY], waiting)
+        return _visit(t, frame << _SHIFT | t.positions[here, _BODY], waiting)
     frame = _push(t, here, payload, frame)
     if frame < 0:
         return FAILED
-    return _visit(t, frame * positions + t.positions[here, _BODY], waiting)
+    return _visit(t, frame << _SHIFT | t.positions[here, _BODY], waiting)
 
 
 @_inner
@@ -354,6 +381,23 @@ def _cover_at(t: Tables, frame: int, here: int, cover: int) -> int:
 
 
 @_inner
+def _sort(numbers: NDArray[np.int64], first: int, end: int) -> None:
+    """Sort a part of `numbers`: by insertion, from afar where it is long (Shell 1959, gaps of Knuth)."""
+    gap = 1
+    while gap < (end - first) // 9:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for index in range(first + gap, end):
+            number = numbers[index]
+            place = index
+            while place >= first + gap and numbers[place - gap] > number:
+                numbers[place] = numbers[place - gap]
+                place -= gap
+            numbers[place] = number
+        gap //= 3
+
+
+@_inner
 def _closure(t: Tables, start: int) -> int:
     """Index of the closure of configuration `start`: the configurations that take a byte, without taking one."""
     size = len(t.closure_hash)
@@ -363,29 +407,30 @@ def _closure(t: Tables, start: int) -> int:
         if t.closure_keys[index] == start:
             return index
         place = (place + 1) & (size - 1)
+    if t.counts[WORK] > t.counts[MAX_WORK]:
+        return _stop(t, _NEED_LESS_WORK, t.counts[WORK])
     index = t.counts[CLOSURES]
     if index == len(t.closures) or 2 * index >= size:
-        return _stop(t, _NEED_CLOSURES, 0)
-    positions = len(t.positions)
+        return _stop(t, _NEED_CLOSURES, _ZERO)
     first = t.counts[CLOSURE_CONFIGS]
     found = first
     ends = _ZERO
     cover = _ZERO
     t.counts[STAMP] += 1
-    t.counts[WORK] = 0
+    t.counts[SEEN] = 0
     waiting = _visit(t, start, _ZERO)
     while waiting > 0:
         waiting -= 1
         config = t.todo[waiting]
-        frame = config // positions
-        here = config % positions
+        frame = config >> _SHIFT
+        here = config & _HERE
         cover = _cover_at(t, frame, here, cover)
         if cover < 0:
             return FAILED
         op = t.positions[here, _OP]
         if op == _BYTES:
             if found == len(t.closure_configs):
-                return _stop(t, _NEED_CLOSURE_CONFIGS, 0)
+                return _stop(t, _NEED_CLOSURE_CONFIGS, _ZERO)
             if found - first >= t.counts[MAX_CONFIGS]:
                 return _stop(t, _NEED_FEWER_CONFIGS, found - first)
             t.closure_configs[found] = config
@@ -399,7 +444,7 @@ def _closure(t: Tables, start: int) -> int:
             waiting = _follow(t, frame, here, waiting)
     if waiting < 0:
         return FAILED
-    t.closure_configs[first:found].sort()
+    _sort(t.closure_configs, first, found)
     found = _without_dead_words(t, first, found)
     if found < 0:
         return FAILED
@@ -418,11 +463,10 @@ def _closure(t: Tables, start: int) -> int:
 @_inner
 def _without_dead_words(t: Tables, first: int, end: int) -> int:
     """Drop the configurations of a closure that can only go on to a word of their EXCEPT. The new end, or FAILED."""
-    positions = len(t.positions)
     kept = first
     for index in range(first, end):
         config = t.closure_configs[index]
-        length = _length(t, config // positions, config % positions)
+        length = _length(t, config >> _SHIFT, config & _HERE)
         if length < 0:
             return FAILED
         if length < _INFINITE:
@@ -457,7 +501,7 @@ def _state_of(t: Tables, count: int, ends: int, cover: int) -> int:
     if state >= t.counts[MAX_STATES]:
         return _stop(t, _NEED_FEWER_STATES, state)
     if state == len(t.states) or 2 * state >= size:
-        return _stop(t, _NEED_STATES, 0)
+        return _stop(t, _NEED_STATES, _ZERO)
     if t.counts[STATE_CONFIGS] + count > len(t.state_configs):
         return _stop(t, _NEED_STATE_CONFIGS, count)
     if not _fill_state(t, state, count, ends, cover):
@@ -467,9 +511,8 @@ def _state_of(t: Tables, count: int, ends: int, cover: int) -> int:
     return state
 
 
-@_inner
+@_part
 def _fill_state(t: Tables, state: int, count: int, ends: int, cover: int) -> bool:
-    positions = len(t.positions)
     first = t.counts[STATE_CONFIGS]
     flags = 0
     length = _INFINITE
@@ -478,8 +521,8 @@ def _fill_state(t: Tables, state: int, count: int, ends: int, cover: int) -> boo
     for index in range(count):
         config = t.gathered[index]
         t.state_configs[first + index] = config
-        frame = config // positions
-        here = config % positions
+        frame = config >> _SHIFT
+        here = config & _HERE
         if not _add_bytes(t, state, config):
             return False
         flags |= t.positions[here, _FLAGS]
@@ -494,17 +537,18 @@ def _fill_state(t: Tables, state: int, count: int, ends: int, cover: int) -> boo
     t.state_cover[state] = cover
     t.state_length[state] = 0 if ends else length
     t.counts[STATE_CONFIGS] = first + count
-    for byte in range(256):
-        t.table[state, byte] = UNKNOWN if t.state_bytes[state, byte >> 6] >> (byte & 63) & 1 else DEAD
+    for kind in range(len(t.kind_byte)):
+        byte = t.kind_byte[kind]
+        t.table[state, kind] = UNKNOWN if t.state_bytes[state, byte >> 6] >> (byte & 63) & 1 else DEAD
+    t.counts[WORK] += len(t.kind_byte) // 8 + count
     return True
 
 
-@_inner
+@_part
 def _add_bytes(t: Tables, state: int, config: int) -> bool:
-    """Add to the bytes of `state` those that `config` takes, but not one that ends a word of its EXCEPT for good."""
-    positions = len(t.positions)
-    frame = config // positions
-    mask = t.positions[config % positions, _MASK]
+    """Add to the bytes of `state` those that `config` takes, but those after which its EXCEPT leaves nothing."""
+    frame = config >> _SHIFT
+    mask = t.positions[config & _HERE, _MASK]
     for word in range(4):
         t.scratch_bytes[word] = t.masks[mask, word]
     node = t.frames[frame, PAYLOAD]
@@ -512,12 +556,11 @@ def _add_bytes(t: Tables, state: int, config: int) -> bool:
         first = t.words[node, WORD_FIRST]
         for child in range(first, first + t.words[node, WORD_SIZE]):
             byte = t.words[child, WORD_BYTE]
-            if t.words[child, IS_WORD] and t.scratch_bytes[byte >> 6] >> (byte & 63) & 1:
-                target = _after_byte(t, config, byte)
-                index = FAILED if target < 0 else _closure(t, target)
-                if index < 0:
+            if t.scratch_bytes[byte >> 6] >> (byte & 63) & 1:
+                length = _shortest_without(t, t.positions[config & _HERE, _NEXT], child)
+                if length < 0:
                     return False
-                if t.closures[index, SIZE] == 0 and t.closures[index, ENDS] == 0:
+                if length >= _INFINITE:
                     t.scratch_bytes[byte >> 6] &= ~(_ONE << (byte & 63))
     for word in range(4):
         t.state_bytes[state, word] |= t.scratch_bytes[word]
@@ -542,7 +585,7 @@ def _shortest_without(t: Tables, start: int, node: int) -> int:
     """
     nodes = len(t.words) + 1
     t.counts[STAMP] += 1
-    t.counts[WORK] = 0
+    t.counts[SEEN] = 0
     half = len(t.gathered) // 2
     t.gathered[half] = start * nodes + node + 1
     level = _ZERO + 1
@@ -569,9 +612,9 @@ def _shortest_without(t: Tables, start: int, node: int) -> int:
             if following < 0 or level < 0:
                 return FAILED
         if following == 0 or half + following >= len(t.gathered):
-            return _INFINITE if following == 0 else _stop(t, _NEED_SCRATCH, 0)
+            return _INFINITE if following == 0 else _stop(t, _NEED_SCRATCH, _ZERO)
         t.counts[STAMP] += 1
-        t.counts[WORK] = 0
+        t.counts[SEEN] = 0
         level = _ZERO
         for index in range(following):
             level = _noted(t, t.todo[index], half, level)
@@ -589,9 +632,9 @@ def _noted(t: Tables, pair: int, half: int, level: int) -> int:
         if t.seen[slot] == pair:
             return level
         slot = (slot + 1) & (size - 1)
-    t.counts[WORK] += 1
-    if 2 * t.counts[WORK] >= size or half + level >= len(t.gathered):
-        return _stop(t, _NEED_SCRATCH, 0)
+    t.counts[SEEN] += 1
+    if 2 * t.counts[SEEN] >= size or half + level >= len(t.gathered):
+        return _stop(t, _NEED_SCRATCH, _ZERO)
     t.seen[slot] = pair
     t.seen_stamp[slot] = t.counts[STAMP]
     t.gathered[half + level] = pair
@@ -614,12 +657,12 @@ def _spelled(t: Tables, here: int, at: int, nodes: int, following: int) -> int:
             byte = t.words[child, WORD_BYTE]
             if t.masks[mask, byte >> 6] >> (byte & 63) & 1:
                 if following == len(t.todo):
-                    return _stop(t, _NEED_SCRATCH, 0)
+                    return _stop(t, _NEED_SCRATCH, _ZERO)
                 t.todo[following] = then * nodes + child + 1
                 following += 1
     if others:
         if following == len(t.todo):
-            return _stop(t, _NEED_SCRATCH, 0)
+            return _stop(t, _NEED_SCRATCH, _ZERO)
         t.todo[following] = then * nodes
         following += 1
     return following
@@ -633,7 +676,7 @@ def _state_of_closure(t: Tables, index: int) -> int:
         return known
     count = t.closures[index, SIZE]
     if count > len(t.gathered) // 2:
-        return _stop(t, _NEED_SCRATCH, 0)
+        return _stop(t, _NEED_SCRATCH, _ZERO)
     first = t.closures[index, FIRST]
     for place in range(count):
         t.gathered[place] = t.closure_configs[first + place]
@@ -646,13 +689,12 @@ def _state_of_closure(t: Tables, index: int) -> int:
 @_inner
 def _after_byte(t: Tables, config: int, byte: int) -> int:
     """The configuration after `config` took `byte`: an EXCEPT right above follows its words. FAILED as ever."""
-    positions = len(t.positions)
-    frame = config // positions
-    then = t.positions[config % positions, _NEXT]
+    frame = config >> _SHIFT
+    then = t.positions[config & _HERE, _NEXT]
     owner = t.frames[frame, OWNER]
     node = t.frames[frame, PAYLOAD]
     if frame == BOTTOM or t.positions[owner, _OP] != _EXCEPT or node < 0:
-        return frame * positions + then
+        return frame << _SHIFT | then
     after = -1
     if t.word_bytes[node, byte >> 6] >> (byte & 63) & 1:
         low = t.words[node, WORD_FIRST]
@@ -665,16 +707,15 @@ def _after_byte(t: Tables, config: int, byte: int) -> int:
                 high = middle
         after = low
     frame = _push(t, owner, after, t.frames[frame, BELOW])
-    return FAILED if frame < 0 else frame * positions + then
+    return FAILED if frame < 0 else frame << _SHIFT | then
 
 
 @_inner
 def _step(t: Tables, state: int, byte: int) -> int:
     """The state after `byte`, DEAD, or FAILED with a `Need`. Fills in every byte that the state treats alike."""
-    known = np.int64(t.table[state, byte])
+    known = np.int64(t.table[state, t.kind_of[byte]])
     if known != UNKNOWN:
         return known
-    positions = len(t.positions)
     word = byte >> 6
     bit = byte & 63
     alike0 = t.state_bytes[state, 0]
@@ -686,7 +727,7 @@ def _step(t: Tables, state: int, byte: int) -> int:
     first = t.states[state, FIRST]
     for place in range(first, first + t.states[state, SIZE]):
         config = t.state_configs[place]
-        mask = t.positions[config % positions, _MASK]
+        mask = t.positions[config & _HERE, _MASK]
         takes = t.masks[mask, word] >> bit & 1
         flip = 0 if takes else -1
         alike0 &= t.masks[mask, 0] ^ flip
@@ -695,7 +736,7 @@ def _step(t: Tables, state: int, byte: int) -> int:
         alike3 &= t.masks[mask, 3] ^ flip
         if not takes:
             continue
-        frame = config // positions
+        frame = config >> _SHIFT
         node = t.frames[frame, PAYLOAD]
         if frame != BOTTOM and t.positions[t.frames[frame, OWNER], _OP] == _EXCEPT and node >= 0:
             keep = 0
@@ -721,8 +762,9 @@ def _step(t: Tables, state: int, byte: int) -> int:
         closures += 1
         ends |= t.closures[index, ENDS]
         cover = _widest(cover, t.closure_cover[index])
+        t.counts[WORK] += t.closures[index, SIZE]
         if count + t.closures[index, SIZE] > len(t.gathered) // 2:
-            return _stop(t, _NEED_SCRATCH, 0)
+            return _stop(t, _NEED_SCRATCH, _ZERO)
         begin = t.closures[index, FIRST]
         for each in range(begin, begin + t.closures[index, SIZE]):
             t.gathered[count] = t.closure_configs[each]
@@ -730,28 +772,20 @@ def _step(t: Tables, state: int, byte: int) -> int:
     target = _state_of_closure(t, only) if closures == 1 else _united(t, count, ends, cover)
     if target == FAILED:
         return FAILED
-    t.table[state, byte] = target
-    _fill(t, state, _ZERO, alike0, target)
-    _fill(t, state, _ZERO + 64, alike1, target)
-    _fill(t, state, _ZERO + 128, alike2, target)
-    _fill(t, state, _ZERO + 192, alike3, target)
+    t.table[state, t.kind_of[byte]] = target
+    for kind in range(len(t.kind_byte)):
+        other = t.kind_byte[kind]
+        alike = alike0 if other < 64 else alike1 if other < 128 else alike2 if other < 192 else alike3
+        if alike >> (other & 63) & 1:
+            t.table[state, kind] = target
     return target
-
-
-@_inner
-def _fill(t: Tables, state: int, base: int, bits: int, target: int) -> None:
-    if bits == 0:
-        return
-    for bit in range(64):
-        if bits >> bit & 1:
-            t.table[state, base + bit] = target
 
 
 @_inner
 def _united(t: Tables, count: int, ends: int, cover: int) -> int:
     """The state of the `count` configurations in `gathered`, which may repeat and come in any order."""
-    t.gathered[:count].sort()
-    distinct = 0
+    _sort(t.gathered, _ZERO, count)
+    distinct = _ZERO
     for index in range(count):
         if index == 0 or t.gathered[index] != t.gathered[distinct - 1]:
             t.gathered[distinct] = t.gathered[index]
@@ -761,67 +795,151 @@ def _united(t: Tables, count: int, ends: int, cover: int) -> int:
     return _state_of(t, distinct, ends, cover)
 
 
-TRIE_BYTE, TRIE_END, TRIE_DEPTH, TRIE_FIRST = range(4)  # columns of TokenTrie.nodes
+@_inner
+def _near(t: Tables, state: int) -> int:
+    """A state that allows the same as `state` for HORIZON bytes: counts far from their bounds stand at one number.
+
+    So the states of a long string have few masks, and what follows each of them is made but once.
+    """
+    count = t.states[state, SIZE]
+    if count > len(t.gathered) // 2:
+        return _stop(t, _NEED_SCRATCH, _ZERO)
+    first = t.states[state, FIRST]
+    same = True
+    for index in range(count):
+        config = t.state_configs[first + index]
+        frame = _near_frame(t, config >> _SHIFT)
+        if frame < 0:
+            return FAILED
+        same = same and frame == config >> _SHIFT
+        t.gathered[index] = frame << _SHIFT | config & _HERE
+    if same:
+        return state
+    cover = _ZERO
+    for lane in range(LANES):  # one character takes one round at most
+        cover |= min(t.state_cover[state] >> 8 * lane & 255, min(MANY, t.counts[HORIZON])) << 8 * lane
+    return _united(t, count, t.states[state, ENDS], cover)
 
 
 @_inner
-def _covered(t: Tables, state: int, wanted: int) -> int:
-    """Slices any character of which leads from `state` to states that hold all configurations of `wanted`. Bit k: k.
+def _near_frame(t: Tables, frame: int) -> int:
+    """The frame with counts that are near to those of `frame` and of all below."""
+    waiting = 0
+    while frame != BOTTOM and t.near_frames[frame] < 0:
+        if waiting == len(t.todo):
+            return _stop(t, _NEED_SCRATCH, _ZERO)
+        t.todo[waiting] = frame
+        waiting += 1
+        frame = t.frames[frame, BELOW]
+    near = _ZERO
+    if frame != BOTTOM:
+        near = t.near_frames[frame]
+    while waiting > 0:
+        waiting -= 1
+        frame = t.todo[waiting]
+        owner = t.frames[frame, OWNER]
+        payload = t.frames[frame, PAYLOAD]
+        if t.positions[owner, _OP] == _GRAPH:
+            if t.graph_near[payload] < 0:
+                return _stop(t, _NEED_NEAR, payload)
+            payload = t.graph_near[payload]
+        elif t.positions[owner, _OP] == _REPEAT:
+            payload = _near_count(payload, t.positions[owner, _LOW], t.positions[owner, _HIGH], t.counts[HORIZON])
+        near = _push(t, owner, payload, near)
+        if near < 0:
+            return FAILED
+        t.near_frames[frame] = near
+    return near
+
+
+@_inner
+def _near_count(done: int, low: int, high: int, horizon: int) -> int:
+    """As many rounds as may stand for `done`, those before the present one: more than `horizon` from either bound."""
+    if done < low:
+        return max(done, low - 1 - horizon)
+    return done if high < 0 else max(done, min(max(low, high - 1 - horizon), high - 1))
+
+
+TRIE_BYTE, TRIE_END, TRIE_DEPTH, TRIE_FIRST = range(4)  # columns of TokenTrie.nodes
+
+
+@_part
+def _covered(t: Tables, start: int, wanted: int) -> int:
+    """Slices any character of which leads from configuration `start` to all of `wanted`. Bit k: slice k.
 
     Args:
         t: tables of the automaton; states are made as they are met.
-        state, wanted: before and after a character.
+        start: a configuration.
+        wanted: a configuration, or -1 for the end of the text.
     """
+    index = _closure(t, start)
+    before = index if index < 0 else _state_of_closure(t, index)
+    after = before
+    if before >= 0 and wanted >= 0:
+        index = _closure(t, wanted)
+        after = index if index < 0 else _state_of_closure(t, index)
+    if before == FAILED or after == FAILED:
+        return FAILED
+    if before < 0 or after < 0:
+        return 0
     failed = 0
     found = 0
     reached = np.empty(64, np.int64)
-    for index in range(len(SPELLINGS)):
-        lane = SPELLINGS[index, 0]
+    for row in range(len(t.spellings)):
+        lane = t.spellings[row, 0]
         if failed >> lane & 1:
             continue
         found |= 1 << lane
-        result = _spelling_covered(t, state, wanted, index, reached)
-        if result == FAILED:
+        reached[0] = before
+        end = _spelled_out(t, row, reached)
+        if end == FAILED:
             return FAILED
-        if result == 0:
+        for each in range(end):
+            if not (_holds_all(t, reached[each], after) if wanted >= 0 else t.states[reached[each], ENDS]):
+                end = 0
+                break
+        if end == 0:
             failed |= 1 << lane
     return found & ~failed
 
 
 @_inner
-def _spelling_covered(t: Tables, state: int, wanted: int, row: int, reached: NDArray[np.int64]) -> int:
-    reached[0] = state
-    begin = 0
-    end = 1
+def _spelled_out(t: Tables, row: int, reached: NDArray[np.int64]) -> int:
+    """Overwrite ``reached[0]``, a state, with those after the characters of a spelling; how many, or 0 if some fails.
+
+    More than half of `reached` is too many to follow.
+    """
+    half = len(reached) // 2
+    count = 1
     for place in range(1, 17, 4):
-        if not SPELLINGS[row, place : place + 4].any():
+        last = True
+        for word in range(4):
+            last = last and t.spellings[row, place + word] == 0
+        if last:
             break
-        after = end
-        for index in range(begin, end):
-            for byte in range(256):
-                if not SPELLINGS[row, place + (byte >> 6)] >> (byte & 63) & 1:
-                    continue
-                following = _step(t, reached[index], byte)
-                if following == FAILED:
-                    return FAILED
-                if following == DEAD:
+        after = 0
+        for index in range(count):
+            for word in range(4):
+                if t.spellings[row, place + word] & ~t.state_bytes[reached[index], word]:
                     return 0
+            for byte in range(256):
+                if t.spellings[row, place + (byte >> 6)] >> (byte & 63) & 1 == 0:
+                    continue
+                following = _step(t, reached[index], _ZERO + byte)
+                if following < 0:
+                    return 0 if following == DEAD else FAILED
                 new = True
-                for other in range(end, after):
-                    if reached[other] == following:
-                        new = False
-                        break
+                for other in range(half, half + after):
+                    new = new and reached[other] != following
                 if new:
-                    if after == len(reached):
-                        return 0  # too many to follow: not taken for covered
-                    reached[after] = following
+                    if after == half:
+                        return 0
+                    reached[half + after] = following
                     after += 1
-        begin = end
-        end = after
-    for index in range(begin, end):
-        if not _holds_all(t, reached[index], wanted):
-            return 0
-    return 1
+        for index in range(after):
+            reached[index] = reached[half + index]
+        count = after
+    return count
 
 
 @_inner
@@ -838,7 +956,7 @@ def _holds_all(t: Tables, state: int, wanted: int) -> bool:
     return True
 
 
-@_inner
+@_part
 def _walk(
     t: Tables,
     trie: TokenTrie,
@@ -866,7 +984,7 @@ def _walk(
     while node < last:
         depth = trie.nodes[node, TRIE_DEPTH]
         byte = trie.nodes[node, TRIE_BYTE]
-        state = np.int64(t.table[path[depth - 1], byte])
+        state = np.int64(t.table[path[depth - 1], t.kind_of[byte]])
         if state == UNKNOWN:
             state = _step(t, np.int64(path[depth - 1]), np.int64(byte))
             if state == FAILED:
@@ -885,7 +1003,7 @@ def _walk(
     return last
 
 
-STEP, CLOSURE_STATE, PUSH, COVERED, SHORTEST_WITHOUT, WALK_MASK, WALK_LANDING = range(7)
+STEP, CLOSURE_STATE, PUSH, COVERED, SHORTEST_WITHOUT, WALK_MASK, WALK_LANDING, NEAR_STATE = range(8)
 """What `run` does."""
 
 
@@ -905,8 +1023,9 @@ def run(
 
     Args:
         t: tables of the automaton.
-        what: STEP (a state, a byte), CLOSURE_STATE (a configuration), PUSH (owner, payload, below), COVERED (state,
-            wanted), SHORTEST_WITHOUT (position, trie node), WALK_MASK or WALK_LANDING (the trie node to go on from).
+        what: STEP (a state, a byte), CLOSURE_STATE (a configuration), PUSH (owner, payload, below), COVERED (two
+            configurations), SHORTEST_WITHOUT (position, trie node), NEAR_STATE (a state), WALK_MASK or WALK_LANDING
+            (the trie node to go on from).
         a, b, c: as `what` says.
         trie, path, bits, landing: of the walks.
     """
@@ -917,6 +1036,8 @@ def run(
     if what == CLOSURE_STATE:
         index = _closure(t, a)
         return index if index < 0 else _state_of_closure(t, index)
+    if what == NEAR_STATE:
+        return _near(t, a)
     if what == PUSH:
         return _push(t, a, b, c)
     if what == COVERED:

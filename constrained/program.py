@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,50 +91,122 @@ def build_program(grammar: Rules, limits: CompileLimits, deadline: Deadline, alp
         GrammarError: a reference to no rule, or impossible bounds.
     """
     builder = _Builder(grammar, limits, deadline, alphabet)
-    builder.build()
-    return builder.program()
+    if grammar.common:
+        builder.begin(_common(grammar.common, alphabet))
+    builder.build((grammar.start,))
+    return builder.program(grammar.start)
+
+
+_commons: dict[tuple[int, int], tuple[Mapping[str, Node], _Builder]] = {}
+_MOST_COMMONS = 16
+
+
+def _common(rules: Mapping[str, Node], alphabet: int) -> _Builder:
+    """What has placed all of `rules`, once for every mapping that grammars have in common."""
+    key = id(rules), alphabet
+    known = _commons.get(key)
+    if known is None or known[0] is not rules:
+        limits = CompileLimits(seconds=math.inf)
+        builder = _Builder(Rules("", rules), limits, Deadline(limits), alphabet)
+        builder.build(rules)
+        builder.flatten()
+        if len(_commons) >= _MOST_COMMONS:
+            _commons.clear()
+        known = _commons[key] = rules, builder  # with the rules, whose id() may not come again
+    return known[1]
 
 
 _Task = tuple[Node, int, int, int]  # node, the position that does it, the one after it, flags of its bytes
+_Row = tuple[int, ...]  # a position, and its fields
 
 
 class _Builder:
     def __init__(self, grammar: Rules, limits: CompileLimits, deadline: Deadline, alphabet: int) -> None:
         self._rules = grammar.rules
-        self._start = grammar.start
         self._limits = limits
         self._deadline = deadline
         self._alphabet = alphabet
-        self._positions: list[tuple[int, ...]] = [_row(Op.RETURN)]
+        self._flat = np.array([_row(Op.RETURN)], np.int64)  # positions that are done
+        self._count = 1  # of positions
+        self._rows: list[_Row] = []
+        self._literals: list[tuple[bytes, int, int, int, int]] = []  # value, first, second and next position, flags
         self._targets: list[int] = []
         self._masks: dict[int, int] = {0: 0}
+        self._placed: dict[tuple[int, int, int], int] = {}  # by id() of a node, the position after it and flags
         self._entries: dict[str, int] = {}
         self._new_rules: list[str] = []
         self._todo: list[_Task] = []
         self._graphs: dict[int, Graph] = {}
         self._words: dict[int, frozenset[bytes]] = {}
 
-    def build(self) -> None:
-        self._entry(self._start)
+    def begin(self, other: _Builder) -> None:
+        """Begin with what `other` has placed."""
+        self._flat, self._count = other._flat, other._count
+        self._targets = other._targets.copy()
+        self._masks = other._masks.copy()
+        self._entries = other._entries.copy()
+        self._graphs = other._graphs.copy()
+        self._words = other._words.copy()
+
+    def build(self, names: Iterable[str]) -> None:
+        """Place the rules `names`, and all that they need."""
+        for name in names:
+            self._entry(name)
         while self._new_rules:
             name = self._new_rules.pop()
             self._todo.append((self._rules[name], self._entries[name], RETURN, 0))
             while self._todo:
                 self._place(*self._todo.pop())
-            self._limits.check("positions", len(self._positions), "the grammar's positions")
+            self._limits.check("positions", self._count, "the grammar's positions")
             self._deadline.check()
 
-    def program(self) -> Program:
+    def flatten(self) -> None:
+        """Write down all positions so far."""
+        positions = np.zeros((self._count, len(Field)), np.int64)
+        positions[:, Field.OP] = Op.SPLIT  # of nothing, until filled in
+        positions[: len(self._flat)] = self._flat
+        flat = np.fromiter(chain.from_iterable(self._rows), np.int64, len(self._rows) * (len(Field) + 1))
+        rows = flat.reshape(-1, len(Field) + 1)
+        positions[rows[:, 0]] = rows[:, 1:]
+        if self._literals:
+            self._fill_literals(positions)
+        self._flat = positions
+        self._rows, self._literals = [], []
+
+    def program(self, start: str) -> Program:
+        """The program that begins with the rule `start`."""
+        self.flatten()
         masks = b"".join(mask.to_bytes(32, "little") for mask in self._masks)
         return Program(
-            np.array(self._positions, np.int64),
+            self._flat,
             np.array(self._targets or [0], np.int64),
             np.frombuffer(masks, "<i8").reshape(-1, 4).astype(np.int64),
-            self._entries[self._start],
+            self._entries[start],
             self._graphs,
             self._words,
             len(self._entries),
         )
+
+    def _fill_literals(self, positions: NDArray[np.int64]) -> None:
+        """Write the positions of all literals at once: most of a grammar is names and other words."""
+        values, *columns = zip(*self._literals, strict=True)
+        first, second, then, flags = (np.array(column, np.int64) for column in columns)
+        lengths = np.fromiter(map(len, values), np.int64, len(values))
+        last = np.cumsum(lengths) - 1
+        begin = last - lengths + 1
+        own = np.arange(last[-1] + 1) + np.repeat(second - 1 - begin, lengths)
+        own[begin] = first
+        following = np.empty_like(own)
+        following[:-1] = own[1:]
+        following[last] = then
+        text = np.frombuffer(b"".join(values), np.uint8)
+        masks = np.zeros(256, np.int64)
+        for byte in np.unique(text).tolist():
+            masks[byte] = self._mask(1 << byte)
+        positions[own, Field.OP] = Op.BYTES
+        positions[own, Field.NEXT] = following
+        positions[own, Field.MASK] = masks[text]
+        positions[own, Field.FLAGS] = np.repeat(flags, lengths)
 
     def _entry(self, name: str) -> int:
         known = self._entries.get(name)
@@ -145,12 +219,16 @@ class _Builder:
         return known
 
     def _new(self) -> int:
-        self._positions.append(_NOTHING)
-        return len(self._positions) - 1
+        self._count += 1
+        return self._count - 1
 
     def _later(self, node: Node, then: int, flags: int) -> int:
-        entry = self._new()
-        self._todo.append((node, entry, then, flags))
+        """The position that does `node`: one for all places where the same goes on after the same node."""
+        key = id(node), then, flags
+        entry = self._placed.get(key)
+        if entry is None:
+            entry = self._placed[key] = self._new()
+            self._todo.append((node, entry, then, flags))
         return entry
 
     def _mask(self, mask: int) -> int:
@@ -160,7 +238,7 @@ class _Builder:
         first = len(self._targets)
         self._targets.extend(targets)
         count = len(self._targets) - first
-        self._positions[entry] = _row(Op.SPLIT, targets=first, count=count, loops=loops)
+        self._rows.append((entry, 1, 0, 0, 0, 0, first, count, 0, 0, loops))  # as `_row` has it, but at once
 
     def _place(self, node: Node, entry: int, then: int, flags: int) -> None:
         """Make position `entry` do `node` and go on at `then`."""
@@ -171,13 +249,13 @@ class _Builder:
             self._place_sequence(node.parts, entry, then, flags)  # type: ignore[union-attr]  # as above
         elif kind is RuleRef:
             body = self._entry(node.name)  # type: ignore[union-attr]  # as above
-            self._positions[entry] = _row(Op.CALL, then, body)
+            self._rows.append((entry, 2, then, body, 0, 0, 0, 0, 0, 0, 0))  # as `_row` has it, but at once
         elif kind is Choice:
             options = node.options  # type: ignore[union-attr]  # as above
             self._split(entry, [self._later(option, then, flags) for option in options])
         elif kind is ByteClass:
             mask = self._mask(node.mask)  # type: ignore[union-attr]  # as above
-            self._positions[entry] = _row(Op.BYTES, then, mask=mask, flags=flags)
+            self._rows.append((entry, 0, then, 0, 0, 0, 0, 0, mask, flags, 0))  # as above
         else:
             self._place_rare(node, entry, then, flags)
 
@@ -189,12 +267,12 @@ class _Builder:
                 self._todo.append((body, entry, then, flags | more))
             case Except(body, words):
                 self._words[entry] = words
-                self._positions[entry] = _row(Op.EXCEPT, then, self._later(body, RETURN, flags), -1)
+                self._rows.append((entry, *_row(Op.EXCEPT, then, self._later(body, RETURN, flags), -1)))
             case Graph(_, bodies, _):
                 self._graphs[entry] = node
                 first = len(self._targets)
                 self._targets.extend([self._later(body, RETURN, flags) for body in bodies])
-                self._positions[entry] = _row(Op.GRAPH, then, targets=first, count=len(bodies))
+                self._rows.append((entry, *_row(Op.GRAPH, then, targets=first, count=len(bodies))))
             case _:
                 raise TypeError(f"{node!r} is no node of a grammar")
 
@@ -209,16 +287,11 @@ class _Builder:
         self._todo.append((parts[-1], entry, then, flags))
 
     def _place_literal(self, value: bytes, entry: int, then: int, flags: int) -> None:
-        if not value:
+        if value:
+            self._literals.append((value, entry, self._count, then, flags))
+            self._count += len(value) - 1
+        else:
             self._split(entry, (then,))
-            return
-        positions = self._positions
-        for byte in value[:-1]:
-            following = len(positions)
-            positions[entry] = _row(Op.BYTES, following, mask=self._mask(1 << byte), flags=flags)
-            positions.append(_NOTHING)
-            entry = following
-        positions[entry] = _row(Op.BYTES, then, mask=self._mask(1 << value[-1]), flags=flags)
 
     def _place_repeat(self, node: Repeat, entry: int, then: int, flags: int) -> None:
         least, most = node.min, node.max
@@ -237,7 +310,7 @@ class _Builder:
         else:
             body = self._later(node.body, RETURN, flags)
             high = UNBOUNDED if most is None else min(most, 2**31 - 1)
-            self._positions[entry] = _row(Op.REPEAT, then, body, least, high)
+            self._rows.append((entry, *_row(Op.REPEAT, then, body, least, high)))
 
 
 def _row(
@@ -254,6 +327,3 @@ def _row(
 ) -> tuple[int, ...]:
     """A row of `Program.positions`, in the order of `Field`."""
     return (op, then, body, low, high, targets, count, mask, flags, loops)
-
-
-_NOTHING = _row(Op.SPLIT)  # goes nowhere

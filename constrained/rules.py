@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Set
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .components import components
 from .errors import GrammarError, UnsatisfiableGrammarError
@@ -159,11 +159,19 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def postorder(root: Node) -> list[Node]:
-    """Every distinct node object of `root`, children before parents. Iterative: patterns may nest deeply."""
-    order = [root]
-    for node in order:  # grows while it is walked: parents before children
-        order.extend(children(node))
-    return list({id(node): node for node in reversed(order)}.values())
+    """Every distinct node object of `root` once, children before parents. Iterative: patterns may nest deeply."""
+    done: dict[int, Node] = {}
+    entered: set[int] = set()
+    todo = [root]
+    while todo:
+        node = todo[-1]
+        if id(node) in entered:
+            todo.pop()
+            done[id(node)] = node  # once more where it was met twice before it was done: that keeps its place
+        else:
+            entered.add(id(node))
+            todo.extend([child for child in children(node) if id(child) not in entered])
+    return list(done.values())
 
 
 def references(root: Node) -> set[str]:
@@ -266,10 +274,17 @@ def _holds_alone(node: Node, leaf: Callable[[Literal | ByteClass], bool]) -> boo
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A grammar over bytes: the texts that the rule called `start` matches."""
+    """A grammar over bytes: the texts that the rule called `start` matches.
+
+    Attributes:
+        start: name of the rule for the whole.
+        rules: all rules by name.
+        common: those of `rules` that many grammars share, in the same mapping object: they are flattened once.
+    """
 
     start: str
     rules: Mapping[str, Node]
+    common: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)
 
     def verify(self) -> None:
         """Check what the automaton relies on.

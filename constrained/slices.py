@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,19 +45,22 @@ CHARACTER_SETS: Sequence[Sequence[Sequence[Sequence[int]]]] = (
 """By lane of a cover: the spellings of one character, each a class of bytes a byte. The first holds all the others."""
 
 
-def _spellings() -> NDArray[np.int64]:
-    """`CHARACTER_SETS` for `machine.covered`."""
+@lru_cache(maxsize=16)
+def spellings(alphabet: int) -> NDArray[np.int64]:
+    """`CHARACTER_SETS` over the bytes of `alphabet`, for machine.py: a row a spelling, its lane and four masks.
+
+    A mask is four words, bit ``b % 64`` of word ``b // 64`` for byte b; masks past the end of a spelling are zero.
+    Spellings with a byte that no token holds are left out: no token of a slice has them.
+    """
     rows = []
-    for lane, spellings in enumerate(CHARACTER_SETS):
-        for spelling in spellings:
-            masks = [sum(1 << byte for byte in bytes_) for bytes_ in spelling]
-            masks += [0] * (4 - len(masks))
-            words = np.frombuffer(b"".join(mask.to_bytes(32, "little") for mask in masks), "<i8")
-            rows.append(np.concatenate([[lane], words]))
-    return np.array(rows, np.int64)
-
-
-SPELLINGS = _spellings()
+    for lane, spelled in enumerate(CHARACTER_SETS):
+        for spelling in spelled:
+            masks = [sum(1 << byte for byte in bytes_) & alphabet for bytes_ in spelling]
+            if all(masks):
+                masks += [0] * (4 - len(masks))
+                words = np.frombuffer(b"".join(mask.to_bytes(32, "little") for mask in masks), "<i8")
+                rows.append(np.concatenate([[lane], words]))
+    return np.array(rows, np.int64).reshape(-1, 17)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +84,28 @@ MOST_CHARACTERS = (16, 6)
 FEWEST_TOKENS = 64  # a slice of fewer is not worth its trie
 
 
-def tokens_by_lane(tokens: Sequence[tuple[bytes, int]]) -> list[list[int]]:
-    """[lanes][tokens] how many characters of the lane's set each token is, -1 where it is anything else."""
-    counts: list[list[int]] = [[] for _ in CHARACTER_SETS]
-    text, word, lower = (bytes(each) for each in (_TEXT, _WORD, _LOWER))
-    for token, _ in tokens:
-        is_text = not token.translate(None, text)
-        counts[0].append(len(token) if is_text else _wide_characters(token))
-        counts[1].append(len(token) if is_text else -1)
-        counts[2].append(len(token) if is_text and not token.translate(None, word) else -1)
-        counts[3].append(len(token) if is_text and not token.translate(None, lower) else -1)
-    return counts
+def tokens_by_lane(spelled: NDArray[np.uint8], lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """[lanes][tokens] how many characters of the lane's set each token is, -1 where it is anything else.
 
+    Args:
+        spelled: [bytes] uint8, all tokens one after the other.
+        lengths: [tokens] bytes of each, at least 1.
+    """
+    if not len(lengths):
+        return [lengths for _ in CHARACTER_SETS]
+    ends = np.cumsum(lengths)
 
-def _wide_characters(token: bytes) -> int:
-    """Characters of a token of text with some beyond ASCII, or -1."""
-    try:
-        characters = len(token.decode())
-    except UnicodeDecodeError:
-        return -1
-    return characters if all(byte >= 0x80 or byte in _TEXT for byte in token) else -1
+    def consists_of(members: Sequence[int]) -> NDArray[np.bool_]:
+        is_member = np.zeros(256, np.bool_)
+        is_member[list(members)] = True
+        whole: NDArray[np.bool_] = np.logical_and.reduceat(is_member[spelled], ends - lengths)
+        return whole
+
+    lanes = [np.where(consists_of(members), lengths, -1) for members in (_TEXT, _TEXT, _WORD, _LOWER)]
+    every = spelled.tobytes()
+    for index in np.flatnonzero(consists_of((*_TEXT, *_bytes(0x80, 0xFF))) & (lanes[0] < 0)).tolist():
+        try:
+            lanes[0][index] = len(every[ends[index] - lengths[index] : ends[index]].decode())
+        except UnicodeDecodeError:  # begins or ends within a character
+            continue
+    return lanes

@@ -15,8 +15,8 @@ from .char_dfa import CharDfa, Trimmed, intersection, pattern_dfa, trimmed, word
 from .char_lengths import length_graph
 from .char_machine import Recognizer
 from .code_points import ANY
-from .errors import UnsupportedGrammarError
-from .json_formats import FORMATS
+from .errors import GrammarError, GrammarLimitError, UnsupportedGrammarError
+from .json_formats import FORMATS, NOT_REGULAR
 from .limits import CompileLimits
 from .regex import Branch, plain_branches
 from .regex_parser import parse_regex
@@ -92,11 +92,29 @@ def dfa_of(key: Key, limits: CompileLimits) -> CharDfa:
 
 def longest(key: Key) -> int | None:
     """The bound that a format sets on its length beside its pattern."""
-    return FORMATS[key[1]].max_length if key[0] == "format" else None
+    return FORMATS[key[1]].max_length if key[0] == "format" and key[1] in FORMATS else None
+
+
+def is_regular(key: Key) -> bool:
+    """Whether a property is a regular language, which `tree_of` and what is made of it know."""
+    return key[0] == "pattern" or key[1] not in NOT_REGULAR
+
+
+def _is_pattern(text: str, limits: CompileLimits) -> bool:
+    """Whether `text` is a legal regular expression, one that is refused for what it asks for included."""
+    try:
+        parse_regex(text, "ecma", limits)
+    except (UnsupportedGrammarError, GrammarLimitError):
+        return True
+    except GrammarError:
+        return False
+    return True
 
 
 def has(key: Key, text: str, limits: CompileLimits) -> bool:
     """Whether `text` has one property."""
+    if not is_regular(key):
+        return _is_pattern(text, limits)
     most = longest(key)
     return (most is None or len(text) <= most) and recognizer_of(key, limits).matches(text)
 

@@ -9,8 +9,14 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .mask_cache import MaskCache
+from .plain_machine import load_machine
 from .slices import FEWEST_TOKENS, MOST_CHARACTERS, Slice, tokens_by_lane
 from .token_bytes import tokenizer_spec, vocabulary_bytes
+
+_FEW_TOKENS = 256  # whose trie is made faster than numba is imported
+
+_CACHED_MASK_BYTES = 64 << 20
 
 
 class TokenTrie(NamedTuple):
@@ -77,8 +83,8 @@ class Vocabulary:
             raise ValueError(f"end_ids must be in range({self.size}), not {outside}")
         self.words = -(-self.size // 32)
         ordinary = [(token, i) for i, token in enumerate(self.token_bytes) if token and i not in self.end_ids]
-        self._sorted = sorted(ordinary)
-        self.alphabet = sum(1 << byte for byte in set(b"".join(token for token, _ in ordinary)))
+        self._sorted = SortedTokens.of(sorted(ordinary))
+        self.alphabet = sum(1 << byte for byte in np.unique(self._sorted.spelled).tolist())
         self.preferred_bytes = _preferred_bytes({token[0] for token, _ in ordinary if len(token) == 1})
         self.longest = max((len(token) for token, _ in ordinary), default=0)
         self._children: dict[int, int] = {}
@@ -111,25 +117,29 @@ class Vocabulary:
         return build_trie(self._sorted)
 
     @cached_property
+    def mask_cache(self) -> MaskCache:
+        """Masks of all grammars over this vocabulary."""
+        return MaskCache(_CACHED_MASK_BYTES)
+
+    @cached_property
     def end_bits(self) -> NDArray[np.uint32]:
         """[words] uint32, the mask of `end_ids` alone."""
-        return self._bits(np.array(sorted(self.end_ids), np.int64))
+        return self._bits(np.array(sorted(self.end_ids), np.int32))
 
     @cached_property
     def slices(self) -> tuple[Slice, ...]:
         """Tokens that many states allow as a whole, the larger sets first."""
-        ids = np.array([token_id for _, token_id in self._sorted], np.int64)
+        tokens = self._sorted
         found = []
-        for lane, characters in enumerate(tokens_by_lane(self._sorted)):
-            counts = np.array(characters, np.int64)
+        for lane, characters in enumerate(tokens_by_lane(tokens.spelled, tokens.lengths)):
             for most in MOST_CHARACTERS:
-                inside = (counts > 0) & (counts <= most)
+                inside = (characters > 0) & (characters <= most)
                 if inside.sum() >= FEWEST_TOKENS:
-                    rest = build_trie([self._sorted[index] for index in np.flatnonzero(~inside).tolist()])
-                    found.append((int(inside.sum()), Slice(lane, most, self._bits(ids[inside]), rest)))
+                    rest = build_trie(tokens.those(~inside))
+                    found.append((int(inside.sum()), Slice(lane, most, self._bits(tokens.ids[inside]), rest)))
         return tuple(each for _, each in sorted(found, key=lambda pair: -pair[0]))
 
-    def _bits(self, ids: NDArray[np.int64]) -> NDArray[np.uint32]:
+    def _bits(self, ids: NDArray[np.int32]) -> NDArray[np.uint32]:
         flags = np.zeros(self.words * 32, np.bool_)
         flags[ids] = True
         return np.packbits(flags, bitorder="little").view("<u4").astype(np.uint32, copy=False)
@@ -190,14 +200,36 @@ class Vocabulary:
         return int(self.trie.ids[first]) if first < last else None
 
 
-def build_trie(tokens: Sequence[tuple[bytes, int]]) -> TokenTrie:
-    """Trie of sorted (bytes, id) pairs, which must not be empty bytes."""
-    from .machine import trie_nodes  # numba takes a while to import
+class SortedTokens(NamedTuple):
+    """Tokens in the order of their bytes, none empty.
 
-    lengths = np.array([len(token) for token, _ in tokens], np.int64)
-    spelled = np.frombuffer(b"".join(token for token, _ in tokens), np.uint8)
-    ids = np.array([token_id for _, token_id in tokens], np.int32)
-    return TokenTrie(trie_nodes(spelled, lengths), ids)
+    Attributes:
+        spelled: [bytes] uint8, all tokens one after the other.
+        lengths: [tokens] int64, bytes of each.
+        ids: [tokens] int32.
+    """
+
+    spelled: NDArray[np.uint8]
+    lengths: NDArray[np.int64]
+    ids: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, tokens: Sequence[tuple[bytes, int]]) -> Self:
+        """Of sorted (bytes, id) pairs."""
+        lengths = np.array([len(token) for token, _ in tokens], np.int64)
+        spelled = np.frombuffer(b"".join(token for token, _ in tokens), np.uint8).copy()  # writable, as `those` are
+        return cls(spelled, lengths, np.array([token_id for _, token_id in tokens], np.int32))
+
+    def those(self, wanted: NDArray[np.bool_]) -> Self:
+        """The tokens that `wanted` ([tokens]) is true of."""
+        spelled = self.spelled[np.repeat(wanted, self.lengths)]
+        return type(self)(spelled, self.lengths[wanted], self.ids[wanted])
+
+
+def build_trie(tokens: SortedTokens) -> TokenTrie:
+    """Trie of `tokens`."""
+    machine = load_machine(len(tokens.ids) <= _FEW_TOKENS)
+    return TokenTrie(machine.trie_nodes(tokens.spelled, tokens.lengths), tokens.ids)
 
 
 def _preferred_bytes(single: set[int]) -> tuple[int, ...]:

@@ -26,12 +26,15 @@ from .shapes import (
     Shape,
     TupleShape,
     UnionShape,
+    is_text,
 )
+from .text_types import TEXT_TYPES
 from .type_hints import Notes, hints_of, is_required, merged, substituted, type_arguments, type_name, unwrapped
 
 ALLOWED = (
-    "str, int, float, bool, None, Literal, Enum, list, tuple, set, dict with str keys, unions of them, dataclasses, "
-    "TypedDict, NamedTuple, msgspec.Struct and Pydantic models"
+    "str, int, float, bool, None, Literal, Enum, datetime, date, time, timedelta, UUID, Decimal, list, tuple, set, "
+    "dict with keys that are strings, unions of them, dataclasses, TypedDict, NamedTuple, msgspec.Struct and Pydantic "
+    "models"
 )
 
 _LISTS: dict[Any, Callable[[Iterable[Any]], Any]] = {
@@ -44,7 +47,7 @@ _LISTS: dict[Any, Callable[[Iterable[Any]], Any]] = {
     frozenset: frozenset,
 }
 _DICTS = (dict, Mapping, MutableMapping)
-_SCALARS = (str, int, float, bool, type(None))
+_SCALARS = (str, int, float, bool, type(None), *TEXT_TYPES)
 
 
 def shape_of(annotation: Any, place: str = "") -> Shape:
@@ -78,6 +81,8 @@ class _Shapes:
             return _scalar(base, notes, place)
         if origin in _LISTS:
             return self._list(base, _LISTS[origin], notes, place)
+        if origin is tuple and typing.get_args(base)[1:] == (Ellipsis,):
+            return self._list(base, tuple, notes, place)
         if origin in _DICTS:
             return self._dict(base, notes, place)
         if origin in (Union, types.UnionType):
@@ -125,20 +130,21 @@ class _Shapes:
         return named
 
     def _list(self, base: Any, build: Callable[[Iterable[Any]], Any], notes: Notes, place: str) -> Shape:
-        (element,) = typing.get_args(base) or (Any,)
+        element = (typing.get_args(base) or (Any,))[0]
         length = _accepted(notes.on(list), base, place)
         return ListShape(type_name(base), self.shape(element, place), length, build)
 
     def _dict(self, base: Any, notes: Notes, place: str) -> Shape:
         key, element = typing.get_args(base) or (str, Any)
-        if unwrapped(key)[0] not in (str, Any) or unwrapped(key)[1].constraints:
-            raise _refusal(base, place, "has other keys than plain str, which cannot be held to")
-        return DictShape(type_name(base), self.shape(element, place), _accepted(notes.on(dict), base, place))
+        keys = self.shape(str if key is Any else key, place)
+        if not is_text(keys):
+            raise _refusal(base, place, "has keys that are no strings")
+        return DictShape(type_name(base), keys, self.shape(element, place), _accepted(notes.on(dict), base, place))
 
     def _tuple(self, base: Any, place: str) -> Shape:
         args = typing.get_args(base) or (() if base == tuple[()] else (Any, ...))
         if len(args) == 2 and args[1] is Ellipsis:
-            return ListShape(type_name(base), self.shape(args[0], place), list, tuple)
+            return ListShape(type_name(base), self.shape(args[0], place), list, tuple)  # a bare tuple
         places = tuple(self.shape(arg, place) for arg in args)
         return TupleShape(type_name(base), places, len(places), tuple)
 
@@ -206,8 +212,10 @@ class _Shapes:
 
 
 def _scalar(base: Any, notes: Notes, place: str) -> Shape:
+    if base in TEXT_TYPES and notes.constraints:
+        raise _refusal(base, place, f"takes no constraints such as {next(iter(notes.constraints))!r}")
     checked = _accepted(notes.on(base), base, place)
-    return ScalarShape(type_name(base), checked, msgspec.json.schema(checked))
+    return ScalarShape(type_name(base), checked, TEXT_TYPES.get(base) or msgspec.json.schema(checked))
 
 
 def _accepted(checked: Any, base: Any, place: str) -> Any:

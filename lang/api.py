@@ -30,6 +30,7 @@ def gen(
     type: Any = None,  # noqa: A002  the word that users look for
     dtype: Any = None,
     ebnf: str | None = None,
+    lark: str | None = None,
     structural_tag: Any = None,
     choices: Sequence[str] | None = None,
     choices_method: SelectMethod | None = None,
@@ -53,11 +54,13 @@ def gen(
             TypedDict, `Literal`, `int`, ``list[...]``, a union, and so on. Objects hold no keys but their fields.
         dtype: SGLang's name for ``type`` with `int`, `float`, `bool`, `str`, or their names.
         ebnf: the text matches this grammar's rule ``root``; see `Grammar.ebnf`.
+        lark: the text matches this grammar's rule ``start``; see `Grammar.lark`.
         structural_tag: free text in which tags hold structured parts; see `Grammar.structural_tag`.
         choices: same as `select(name, choices)`; sampling options do not apply to it.
         choices_method: how `choices` are weighed.
         tools: the text is a call of one of these, and the value a `ToolCall`.
-        grammar: the text matches this grammar in full.
+        grammar: the text matches this grammar in full: what `Grammar` makes, with options that are not here, such as
+            ``Grammar.json_schema(schema, key_order="any")`` or ``Grammar.json_object()``.
         separate_reasoning: the model reasons first, between ``<think>`` and ``</think>`` or the two tags given: the
             variable is the answer after it, ``s[name + "_reasoning_content"]`` the reasoning. A constraint holds for
             the answer alone. The branch keeps the whole text.
@@ -70,7 +73,7 @@ def gen(
     """
     _check_name(name, "gen")
     held_to: dict[str, Any] = {"regex": regex, "json_schema": json_schema, "type": type, "dtype": dtype, "ebnf": ebnf}
-    held_to |= {"structural_tag": structural_tag, "tools": tools, "grammar": grammar}
+    held_to |= {"lark": lark, "structural_tag": structural_tag, "tools": tools, "grammar": grammar}
     sampling: dict[str, Any] = {"n": n, "max_tokens": max_tokens, **options}
     if choices is not None:
         _check_alone({**held_to, **sampling, "separate_reasoning": separate_reasoning or None})

@@ -76,6 +76,7 @@ _READERS: dict[str, Callable[[Any], tuple[Grammar, Reader | None]]] = {
     "regex": lambda pattern: (Grammar.regex(pattern), None),
     "json_schema": _of_schema,
     "ebnf": lambda source: (Grammar.ebnf(source), None),
+    "lark": lambda source: (Grammar.lark(source), None),
     "structural_tag": _of_structural_tag,
     "type": _of_type,
     "dtype": _of_dtype,

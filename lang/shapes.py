@@ -169,7 +169,12 @@ class ConstantsShape(Shape):
 
 @dataclass(frozen=True, slots=True)
 class ListShape(Shape):
-    """An array of one kind of element. `length` is the type by which msgspec checks its length."""
+    """An array of one kind of element, each of them once where it is built into a set.
+
+    Attributes:
+        length: the type by which msgspec checks its length.
+        build: what makes the value of a list.
+    """
 
     name: str
     element: Shape
@@ -178,7 +183,8 @@ class ListShape(Shape):
 
     def schema(self, definitions: Definitions) -> Schema:
         items = self.element.schema(definitions)
-        return {**msgspec.json.schema(self.length), **({"items": items} if items else {})}
+        once = {"uniqueItems": True} if self.build in (set, frozenset) else {}
+        return {**msgspec.json.schema(self.length), **once, **({"items": items} if items else {})}
 
     def read(self, value: Any, where: str) -> Any:
         _checked(value, self.length, where)
@@ -187,19 +193,28 @@ class ListShape(Shape):
 
 @dataclass(frozen=True, slots=True)
 class DictShape(Shape):
-    """An object with any keys and one kind of value. `length` is the type by which msgspec checks its length."""
+    """An object with one kind of key, for which `is_text` holds, and one of value.
+
+    Attributes:
+        length: the type by which msgspec checks its length.
+    """
 
     name: str
+    keys: Shape
     element: Shape
     length: Any
 
     def schema(self, definitions: Definitions) -> Schema:
-        others = self.element.schema(definitions)
-        return {**msgspec.json.schema(self.length), **({"additionalProperties": others} if others else {})}
+        others, names = self.element.schema(definitions), self.keys.schema(definitions)
+        schema = {**msgspec.json.schema(self.length), **({"additionalProperties": others} if others else {})}
+        return schema if names == {"type": "string"} else {**schema, "propertyNames": names}
 
     def read(self, value: Any, where: str) -> Any:
         _checked(value, self.length, where)
-        return {key: self.element.read(item, f"{where}[{key!r}]") for key, item in value.items()}
+        return {
+            self.keys.read(key, f"{where}: key {key!r}"): self.element.read(item, f"{where}[{key!r}]")
+            for key, item in value.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +322,21 @@ class DescribedShape(Shape):
 
     def read(self, value: Any, where: str) -> Any:
         return self.inner.read(value, where)
+
+
+def is_text(shape: Shape) -> bool:
+    """Whether every value of `shape` is a JSON string."""
+    inner = bare(shape)
+    if isinstance(inner, ConstantsShape):
+        return all(isinstance(constant, str) for constant, _ in inner.values)
+    return isinstance(inner, ScalarShape) and inner.keywords.get("type") == "string"
+
+
+def bare(shape: Shape) -> Shape:
+    """The shape itself, without names and descriptions around it."""
+    while isinstance(shape, Named | DescribedShape):
+        shape = shape.target if isinstance(shape, Named) else shape.inner
+    return shape
 
 
 def _checked(value: Any, wanted: Any, where: str) -> Any:

@@ -12,7 +12,7 @@ from palmette.constrained.grammar import Grammar
 
 from .annotations import shape_of
 from .errors import UnsupportedTypeError
-from .shapes import ConstantsShape, DescribedShape, Named, ScalarShape, Shape, document
+from .shapes import ConstantsShape, ScalarShape, Shape, bare, document
 
 NAMED_TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 """The types that may be given by their names."""
@@ -51,7 +51,7 @@ class JsonAnswer:
     @property
     def is_string(self) -> bool:
         """Whether every answer is a JSON string."""
-        shape = _bare(self.shape)
+        shape = bare(self.shape)
         return isinstance(shape, ScalarShape) and shape.keywords.get("type") == "string"
 
 
@@ -88,7 +88,9 @@ def answer_type(annotation: Any) -> AnswerType:
     - str, int, float, bool and None, with constraints as ``Annotated[int, msgspec.Meta(ge=0)]``. An int without
       constraints has at most 18 digits, so that it ends.
     - ``Literal[...]`` and Enum, by value; unions: the first member that fits is taken, float after int.
-    - list, set, tuple and dict with str keys. Elements of a set may come twice in the JSON.
+    - datetime, date and time with an offset from UTC, timedelta (ISO 8601), UUID and Decimal, each a string.
+    - list, set, tuple, and dict with keys that are strings, such as a `Literal` or date. In a set no element comes
+      twice; lengths are held to, as ``Annotated[dict[str, int], msgspec.Meta(min_length=2)]``.
     - Dataclasses, TypedDict, NamedTuple (an array), `msgspec.Struct`, Pydantic models, and a Pydantic `TypeAdapter` as
       the whole type.
     - Any, which is any JSON.
@@ -121,16 +123,9 @@ def _kept(annotation: Any) -> AnswerType:
 
 def _made(annotation: Any) -> AnswerType:
     shape = shape_of(annotation)
-    bare = _bare(shape)
-    words = _words(bare) if isinstance(bare, ConstantsShape) else None
+    inner = bare(shape)
+    words = _words(inner) if isinstance(inner, ConstantsShape) else None
     return JsonAnswer.of(shape) if words is None else WordAnswer(shape.name, Grammar.choices(list(words)), words)
-
-
-def _bare(shape: Shape) -> Shape:
-    """The shape itself, without names and descriptions around it."""
-    while isinstance(shape, Named | DescribedShape):
-        shape = shape.target if isinstance(shape, Named) else shape.inner
-    return shape
 
 
 def _words(shape: ConstantsShape) -> dict[str, Any] | None:

@@ -28,8 +28,9 @@ class Generation:
     Methods return the text that may be shown now, and raise what the grammar raises.
 
     Args:
-        forced_text: None takes no tokens without sampling them. A request with logprobs takes none either, since they
-            would have no log-probability, nor does one whose prompt is still to be scored, since it must run for that.
+        forced_text: None takes no tokens without sampling them. Neither does a request whose prompt is still to be
+            scored, since it must run for that. With logprobs, forced tokens are scored by the step that computes them,
+            so the last token of an output is always sampled.
     """
 
     def __init__(self, forced_text: ForcedText | None) -> None:
@@ -58,10 +59,11 @@ class Generation:
     def _force(self, request: Request) -> str:
         if self._forced_text is None or request.matcher is None:
             return ""
-        if request.params.logprobs is not None or request.unscored:
+        if request.unscored:
             return ""
         shown = ""
-        for token_id in self._forced_text(request):
+        forced = self._forced_text(request)
+        for token_id in forced if request.params.logprobs is None else _before_end(request, forced):
             text = self._take(request, token_id)
             if text is None:
                 break
@@ -104,3 +106,17 @@ class Generation:
         else:
             request.finish(reason, end_token)
         return text
+
+
+def _before_end(request: Request, token_ids: Sequence[int]) -> list[int]:
+    """Those of forced tokens after which the output surely goes on."""
+    params, matcher = request.params, request.matcher
+    if matcher is None or params.stop or params.stop_regex:  # which may end it anywhere
+        return []
+    ahead, taken = matcher.copy(), []
+    for token_id in token_ids[: max(0, request.tokens_left - 1)]:
+        ahead.accept(token_id)
+        if ahead.finished or token_id in request.stop_ids:
+            break
+        taken.append(token_id)
+    return taken

@@ -1,8 +1,7 @@
-"""Compiling grammars for an engine: lowering in worker processes, the rest here without holding up the scheduler."""
+"""Compiling grammars for an engine: Python in worker processes, the rest here without holding up the scheduler."""
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import time
@@ -10,15 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from palmette.constrained.compiled import CompiledGrammar
-from palmette.constrained.compiler import compile_rules, lower_and_simplify
-from palmette.constrained.errors import GrammarError
+from palmette.constrained.compiler import compile_program, make_program, warm_up
+from palmette.constrained.errors import GrammarError, UnsatisfiableGrammarError
 from palmette.constrained.grammar import Grammar
 from palmette.constrained.limits import DEFAULT_LIMITS, CompileLimits, Deadline
 from palmette.constrained.vocabulary import Vocabulary
 
 from .grammar_process import ProcessPool
 from .grammar_store import GrammarStore
-from .stored_rules import PackedRules, UnreadableRulesError, pack_rules, unpack_rules
+from .stored_programs import PackedProgram, UnreadableProgramError, pack_program, unpack_program
 
 logger = logging.getLogger("palmette.grammars")
 
@@ -32,13 +31,13 @@ class GrammarCompiler:
     """Compiles grammars for one vocabulary, as many at once as threads call it.
 
     The work in pure Python that a hard grammar takes seconds for is done in worker processes, one a call in progress;
-    they are kept for later calls. What is left for the calling thread (reading the rules, building the program) gives
-    way to the scheduler's thread every millisecond. Where processes cannot be started, all of it is done here.
+    they are kept for later calls. What is left for the calling thread are a few arrays, and loops that release the GIL.
+    Where processes cannot be started, all of it is done here, giving way to the scheduler's thread every millisecond.
 
     Args:
         vocabulary: of the model.
         limits: of each grammar.
-        store: keeps lowered grammars on disk; None keeps none.
+        store: keeps programs on disk; None keeps none.
     """
 
     def __init__(
@@ -53,8 +52,13 @@ class GrammarCompiler:
         self._closed = False
 
     def warm_up(self) -> None:
-        """Start a first worker process, so that the first grammar does not wait for it."""
+        """Do what the first grammar would wait for: a worker process, the compiled loops, the sets of the vocabulary.
+
+        It takes a second, on a machine that never did it half a minute.
+        """
         self._processes.warm_up()
+        warm_up()
+        _ = self._vocabulary.slices  # made when first asked for
 
     def __call__(self, grammar: Grammar) -> CompiledGrammar:
         """Compile `grammar`. From any thread.
@@ -62,13 +66,14 @@ class GrammarCompiler:
         Raises:
             GrammarError: what `compile_grammar` raises; or it was abandoned, or its worker died.
         """
+        warm_up()
         job = _Job(self._limits)
         with self._changed:
             if self._closed:
                 raise GrammarError("the grammar was not compiled: the engine is shutting down")
             self._jobs[job] = grammar
         try:
-            return self._stored(grammar, job) or self._finish(grammar, self._lower(grammar, job), job)
+            return self._stored(grammar) or self._made(grammar, job)
         finally:
             with self._changed:
                 del self._jobs[job]
@@ -89,42 +94,49 @@ class GrammarCompiler:
             self._changed.wait_for(lambda: not self._jobs, timeout=_CLOSE_S)
         self._processes.close()
 
-    def _stored(self, grammar: Grammar, job: _Job) -> CompiledGrammar | None:
+    def _stored(self, grammar: Grammar) -> CompiledGrammar | None:
         data = self._store.get(grammar) if self._store is not None else None
         if data is None:
             return None
         try:
-            return self._finish(grammar, PackedRules(data, is_plain=True), job)
-        except UnreadableRulesError:
+            return self._usable(grammar, PackedProgram(data, is_plain=True))
+        except UnreadableProgramError:
             return None  # it is written anew
 
-    def _lower(self, grammar: Grammar, job: _Job) -> PackedRules:
+    def _made(self, grammar: Grammar, job: _Job) -> CompiledGrammar:
+        for simple in (False, True):
+            packed = self._program(grammar, job, simple)
+            compiled = self._usable(grammar, packed)
+            job.check()
+            if compiled is not None:
+                if self._store is not None and packed.is_plain:
+                    self._store.put(grammar, packed.data)
+                return compiled
+        raise UnsatisfiableGrammarError("nothing matches this grammar")
+
+    def _program(self, grammar: Grammar, job: _Job, simple: bool) -> PackedProgram:
         alphabet = self._vocabulary.alphabet
         try:
             process = self._processes.take()
         except OSError as error:
             logger.warning("grammars compile in the engine's own process, since none can be started: %s", error)
-            return pack_rules(lower_and_simplify(grammar, alphabet, self._limits, job))
+            return pack_program(make_program(grammar, alphabet, self._limits, job, simple=simple))
         try:
             with job.using(process.kill):
-                packed = process.lower(grammar, alphabet, self._limits)
+                return process.make_program(grammar, alphabet, self._limits, simple=simple)
         finally:
             self._processes.give_back(process)
-        if self._store is not None and packed.is_plain:
-            self._store.put(grammar, packed.data)
-        return packed
 
-    def _finish(self, grammar: Grammar, packed: PackedRules, job: _Job) -> CompiledGrammar:
-        """Compile lowered rules, and what every request asks a grammar first: else the scheduler's thread would wait.
+    def _usable(self, grammar: Grammar, packed: PackedProgram) -> CompiledGrammar | None:
+        """The compiled grammar, with answers to what every request asks first; None as of `compile_program`.
 
         Raises:
-            UnreadableRulesError: they are damaged.
+            UnreadableProgramError: it is damaged.
         """
-        with COLLECTOR.held_off():
-            rules = unpack_rules(packed.data, is_private=not packed.is_plain, pause=job.check)
-            compiled = compile_rules(grammar, rules, self._vocabulary, self._limits, job)
-            del rules
-        _take_first_steps(compiled)
+        program = unpack_program(packed.data, is_private=not packed.is_plain)
+        compiled = compile_program(grammar, program, self._vocabulary, self._limits)
+        if compiled is not None:
+            _take_first_steps(compiled)
         return compiled
 
 
@@ -135,38 +147,6 @@ def _take_first_steps(compiled: CompiledGrammar) -> None:
         compiled.shortest_ending(start)
     compiled.forced_bytes(start)
     compiled.mask(start)
-
-
-class Collector:
-    """Python's cycle collector, held off while very many objects are made that soon go as they came.
-
-    A full collection holds up all threads, by a second where rules have a million nodes; nodes make no cycles.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._held = 0
-        self._was_enabled = False
-
-    @contextmanager
-    def held_off(self) -> Iterator[None]:
-        """No collection in this block, nor in those of other threads that overlap it."""
-        with self._lock:
-            if not self._held:
-                self._was_enabled = gc.isenabled()
-                gc.disable()
-            self._held += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._held -= 1
-                if not self._held and self._was_enabled:
-                    gc.enable()
-
-
-COLLECTOR = Collector()
-"""The one of this process."""
 
 
 class _Job(Deadline):

@@ -1,4 +1,4 @@
-"""The engine's side of a worker process that lowers grammars."""
+"""The engine's side of a worker process that makes programs of grammars."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from palmette.constrained.errors import (
 from palmette.constrained.grammar import Grammar
 from palmette.constrained.limits import CompileLimits
 
-from .grammar_worker import Lowered, LowerJob, read_message, write_message
-from .stored_rules import PackedRules, bytes_text
+from .grammar_worker import ProgramAnswer, ProgramJob, read_message, write_message
+from .stored_programs import PackedProgram, bytes_text
 
 _COMMAND = (sys.executable, "-m", "palmette.runtime.grammar_worker")
 _GRACE_S = 2.0
@@ -35,7 +35,7 @@ _ERRORS = {
 class GrammarProcess:
     """One worker process: a grammar at a time.
 
-    `lower` is for one thread at a time; `kill` may come from any.
+    `make_program` is for one thread at a time; `kill` may come from any.
 
     Raises:
         OSError: the process cannot be started.
@@ -60,33 +60,35 @@ class GrammarProcess:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def lower(self, grammar: Grammar, alphabet: int, limits: CompileLimits) -> PackedRules:
-        """The packed rules of `grammar`, made within the time limit. The process is killed where that has passed.
+    def make_program(
+        self, grammar: Grammar, alphabet: int, limits: CompileLimits, *, simple: bool = False
+    ) -> PackedProgram:
+        """The packed program of `grammar`, made within the time limit. The process is killed where that has passed.
 
         Raises:
             GrammarLimitError: it took too long.
-            GrammarError: what lowering it raises; or the process was killed, or died.
+            GrammarError: what making it raises; or the process was killed, or died.
         """
         too_late = threading.Timer(limits.seconds + _GRACE_S, self.kill)
         too_late.daemon = True
         too_late.start()
-        job = LowerJob.of(grammar, alphabet, limits)
+        job = ProgramJob.of(grammar, alphabet, limits, simple=simple)
         try:
-            lowered = self._ask(job)
+            answer = self._ask(job)
         except (OSError, EOFError, ValueError):
             raise self._ended(too_late.finished.is_set(), limits) from None
         finally:
             too_late.cancel()
-        if lowered.error:
-            raise _as_error(lowered)
-        return PackedRules(lowered.data, lowered.is_plain)
+        if answer.error:
+            raise _as_error(answer)
+        return PackedProgram(answer.data, answer.is_plain)
 
     def kill(self) -> None:
         """End the process now. Whoever waits for it learns it by an error."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process, and wait until it is gone. Only while no `lower` runs."""
+        """End the process, and wait until it is gone. Only while no `make_program` runs."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -94,12 +96,12 @@ class GrammarProcess:
             with suppress(OSError):  # what was not written yet cannot be written any more
                 stream.close()
 
-    def _ask(self, job: LowerJob) -> Lowered:
+    def _ask(self, job: ProgramJob) -> ProgramAnswer:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
         write_message(stdin, job)
-        return msgspec.msgpack.decode(read_message(stdout), type=Lowered)
+        return msgspec.msgpack.decode(read_message(stdout), type=ProgramAnswer)
 
     def _ended(self, is_late: bool, limits: CompileLimits) -> GrammarError:
         self._process.kill()  # it may be alive and have answered nonsense
@@ -111,10 +113,10 @@ class GrammarProcess:
         return GrammarError(f"the process that compiled this grammar ended before it was done, with code {code}")
 
 
-def _as_error(lowered: Lowered) -> GrammarError:
+def _as_error(answer: ProgramAnswer) -> GrammarError:
     """The error of the worker; its message holds the pointer already."""
-    error = _ERRORS.get(lowered.error, GrammarError)(bytes_text(lowered.message))
-    error.pointer = bytes_text(lowered.pointer)
+    error = _ERRORS.get(answer.error, GrammarError)(bytes_text(answer.message))
+    error.pointer = bytes_text(answer.pointer)
     return error
 
 

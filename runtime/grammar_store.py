@@ -1,4 +1,4 @@
-"""Lowered grammars on disk, for the next engine that is asked for them."""
+"""Programs of grammars on disk, for the next engine that is asked for them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ import palmette.constrained
 from palmette.constrained.grammar import Grammar
 from palmette.constrained.limits import CompileLimits
 
-from .stored_rules import FORMAT, text_bytes
+from .stored_programs import FORMAT, text_bytes
 
 logger = logging.getLogger("palmette.grammars")
 
 MOST_BYTES = 256 << 20
 
-_MAGIC = b"palmette rules\n"
+_MAGIC = b"palmette program\n"
 _DIGEST_BYTES = 32
-_SUFFIX = ".rules"
+_SUFFIX = ".program"
 _PARTIAL = ".partial-"
 _STALE_S = 3600.0
 
 
 class GrammarStore:
-    """A folder of files of packed rules, one a grammar, bounded in bytes: those read longest ago go first.
+    """A folder of files of packed programs, one a grammar, bounded in bytes: those read longest ago go first.
 
     Several threads and processes may share it: a file appears whole or not at all. One that is damaged, or that another
     version of Palmette wrote, is as good as none. Where the folder cannot be used, nothing is stored; that is logged
@@ -38,7 +38,7 @@ class GrammarStore:
 
     Args:
         folder: made where it is missing, for this user alone.
-        alphabet: of the vocabulary that the rules are for.
+        alphabet: of the vocabulary that the programs are for.
         limits: those they were made within.
         most_bytes: of all files together.
     """
@@ -50,7 +50,7 @@ class GrammarStore:
         self._warned = False
 
     def get(self, grammar: Grammar) -> bytes | None:
-        """The packed rules of `grammar`, if they are there and whole."""
+        """The packed program of `grammar`, if they are there and whole."""
         key = self._key(grammar)
         path = self._path(key)
         try:
@@ -62,7 +62,7 @@ class GrammarStore:
         return data if content == _MAGIC + _digest(key, data) + data else None
 
     def put(self, grammar: Grammar, data: bytes) -> None:
-        """Keep the packed rules of `grammar`; what is larger than the whole folder may be is not kept."""
+        """Keep the packed program of `grammar`; what is larger than the whole folder may be is not kept."""
         if len(data) > self._most_bytes:
             return
         key = self._key(grammar)
@@ -119,7 +119,7 @@ def _digest(key: bytes, data: bytes) -> bytes:
 
 @cache
 def code_digest() -> str:
-    """A digest of the code that lowers grammars: what another version has made is not read."""
+    """A digest of the code that makes programs: what another version has made is not read."""
     digest = hashlib.blake2b(digest_size=16)
     for folder in palmette.constrained.__path__:
         for path in sorted(Path(folder).glob("*.py")):

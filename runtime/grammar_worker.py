@@ -1,6 +1,6 @@
-"""A process that lowers grammars: ``python -m palmette.runtime.grammar_worker``, started by grammar_process.py.
+"""A process that makes programs of grammars: ``python -m palmette.runtime.grammar_worker``, of grammar_process.py.
 
-Lowering is pure Python. In a thread of the engine's process it would hold the interpreter's lock against the scheduler;
+That is pure Python. In a thread of the engine's process it would hold the interpreter's lock against the scheduler;
 here it holds up nobody, can be killed in the middle, and its memory is bounded.
 
 It reads jobs from standard input and writes answers to what was standard output, each with its length before it. It
@@ -18,12 +18,12 @@ from typing import IO
 
 import msgspec
 
-from palmette.constrained.compiler import lower_and_simplify
+from palmette.constrained.compiler import make_program
 from palmette.constrained.errors import GrammarError, GrammarLimitError
 from palmette.constrained.grammar import Grammar
 from palmette.constrained.limits import CompileLimits, Deadline
 
-from .stored_rules import bytes_text, pack_rules, text_bytes
+from .stored_programs import bytes_text, pack_program, text_bytes
 
 MEMORY_BYTES = 2 << 30
 """How much a worker may grow by. More fails the grammar, not the machine."""
@@ -32,22 +32,26 @@ _LOWER_PRIORITY = 5  # of the scheduler's thread and the model's: they go on whe
 _HEADER_BYTES = 8
 
 
-class LowerJob(msgspec.Struct, frozen=True, array_like=True):
-    """What to lower: the fields of a `Grammar`, by `text_bytes`, over the bytes of `alphabet` ([32], bit sets)."""
+class ProgramJob(msgspec.Struct, frozen=True, array_like=True):
+    """What to make a program of: the fields of a `Grammar`, by `text_bytes`, over the bytes of `alphabet` ([32], bits).
+
+    `simple` is that of `make_program`.
+    """
 
     grammar: tuple[bytes, ...]
     alphabet: bytes
     limits: CompileLimits
+    simple: bool = False
 
     @classmethod
-    def of(cls, grammar: Grammar, alphabet: int, limits: CompileLimits) -> LowerJob:
-        """The job to lower `grammar`."""
+    def of(cls, grammar: Grammar, alphabet: int, limits: CompileLimits, *, simple: bool = False) -> ProgramJob:
+        """The job for `grammar`."""
         fields = tuple(map(text_bytes, dataclasses.astuple(grammar)))
-        return cls(fields, alphabet.to_bytes(32, "little"), limits)
+        return cls(fields, alphabet.to_bytes(32, "little"), limits, simple)
 
 
-class Lowered(msgspec.Struct, frozen=True, array_like=True):
-    """What came of it: the bytes of `PackedRules`; or an error: its class, and its text and pointer by `text_bytes`."""
+class ProgramAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """What came of it: the bytes of `PackedProgram`; or an error: its class, its text and pointer by `text_bytes`."""
 
     data: bytes = b""
     is_plain: bool = False
@@ -56,7 +60,7 @@ class Lowered(msgspec.Struct, frozen=True, array_like=True):
     pointer: bytes = b""
 
 
-def write_message(stream: IO[bytes], message: LowerJob | Lowered) -> None:
+def write_message(stream: IO[bytes], message: ProgramJob | ProgramAnswer) -> None:
     """Write a message: its length in 8 bytes, little-endian, and its msgpack."""
     data = msgspec.msgpack.encode(message)
     stream.write(len(data).to_bytes(_HEADER_BYTES, "little"))
@@ -83,24 +87,25 @@ def _read_exactly(stream: IO[bytes], size: int) -> bytes:
     return data
 
 
-def answer(job: LowerJob) -> Lowered:
-    """Lower a grammar, or say why it cannot be lowered. Raises nothing that a grammar can cause."""
+def answer(job: ProgramJob) -> ProgramAnswer:
+    """Make the program of a grammar, or say why there is none. Raises nothing that a grammar can cause."""
     try:
         grammar = Grammar(*map(bytes_text, job.grammar))  # type: ignore[arg-type]  # the kind is one of its own
         alphabet = int.from_bytes(job.alphabet, "little")
-        rules = lower_and_simplify(grammar, alphabet, job.limits, Deadline(job.limits))
-        packed = pack_rules(rules)
+        packed = pack_program(make_program(grammar, alphabet, job.limits, Deadline(job.limits), simple=job.simple))
     except GrammarError as error:
-        return Lowered(error=type(error).__name__, message=text_bytes(str(error)), pointer=text_bytes(error.pointer))
+        return ProgramAnswer(
+            error=type(error).__name__, message=text_bytes(str(error)), pointer=text_bytes(error.pointer)
+        )
     except MemoryError:
         what = f"the grammar takes more than {MEMORY_BYTES >> 20} MiB to compile; simplify it"
-        return Lowered(error=GrammarLimitError.__name__, message=text_bytes(what))
+        return ProgramAnswer(error=GrammarLimitError.__name__, message=text_bytes(what))
     except RecursionError:
-        return Lowered(error=GrammarLimitError.__name__, message=b"the grammar is nested too deeply; simplify it")
+        return ProgramAnswer(error=GrammarLimitError.__name__, message=b"the grammar is nested too deeply; simplify it")
     except Exception as error:
         what = f"the grammar could not be compiled: {type(error).__name__}: {error}"
-        return Lowered(error=GrammarError.__name__, message=text_bytes(what))
-    return Lowered(packed.data, packed.is_plain)
+        return ProgramAnswer(error=GrammarError.__name__, message=text_bytes(what))
+    return ProgramAnswer(packed.data, packed.is_plain)
 
 
 def main() -> None:
@@ -108,7 +113,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between the answers
     _be_modest()
-    jobs: queue.SimpleQueue[LowerJob] = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[ProgramJob] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(jobs,), daemon=True).start()
     try:
         while True:
@@ -117,11 +122,11 @@ def main() -> None:
         os._exit(0)  # nobody reads them any more
 
 
-def _receive(jobs: queue.SimpleQueue[LowerJob]) -> None:
+def _receive(jobs: queue.SimpleQueue[ProgramJob]) -> None:
     """Take jobs in; end the process, whatever it does, when no more can come."""
     try:
         while True:
-            jobs.put(msgspec.msgpack.decode(read_message(sys.stdin.buffer), type=LowerJob))
+            jobs.put(msgspec.msgpack.decode(read_message(sys.stdin.buffer), type=ProgramJob))
     except (EOFError, OSError):
         os._exit(0)
 

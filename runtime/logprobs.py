@@ -24,9 +24,15 @@ def sampled_logprob(request: Request, result: StepResult, index: int) -> TokenLo
 
 
 def take_scores(request: Request, result: StepResult, scored: slice) -> None:
-    """Keep the scores that a step computed of a request's prompt, at these places of its result."""
-    count = request.params.prompt_logprobs or 0
+    """Keep the scores that a step computed of a request, at these places of its result."""
     token_ids, logprobs = result.score_top
+    if (place := request.unscored.start) >= len(request.prompt_ids):
+        count = request.params.logprobs or 0
+        forced = request.token_ids[place:].tolist()
+        tops = map(_top, token_ids[scored, :count], logprobs[scored, :count])
+        request.logprobs += map(TokenLogprob, forced, result.score_logprobs[scored].tolist(), tops)
+        return
+    count = request.params.prompt_logprobs or 0
     request.score_logprobs += result.score_logprobs[scored].tolist()
     request.score_top.append((token_ids[scored, :count].copy(), logprobs[scored, :count].copy()))
 

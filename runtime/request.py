@@ -87,7 +87,7 @@ class Request:
         page_table: the pages it holds.
 
         forced: how many output tokens the grammar forced.
-        logprobs: one an output token, where asked for.
+        logprobs: one an output token, where asked for; those of forced tokens come with the step that computes them.
         score_logprobs: of prompt_ids[score_from:], as far as known.
         score_top: the likeliest tokens there beside them, in parts of any length, as (ids [n, k], logprobs [n, k]).
         finish_reason, matched: why it ended (None for scores); the stop string or token id that ended it.
@@ -197,8 +197,11 @@ class Request:
 
     @property
     def unscored(self) -> range:
-        """Places of the prompt whose log-probabilities are wanted and not known yet."""
-        return range(self.score_from + len(self.score_logprobs), self._prompt_length)
+        """Places whose log-probabilities are wanted and not known yet: of the prompt, or else of forced output."""
+        in_prompt = range(self.score_from + len(self.score_logprobs), self._prompt_length)
+        if in_prompt or self.params.logprobs is None:
+            return in_prompt
+        return range(self._prompt_length + len(self.logprobs), len(self._tokens))
 
     def append(self, token_id: int) -> None:
         """Add a token of output."""

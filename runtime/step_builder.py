@@ -81,12 +81,18 @@ def _scores(rows: Sequence[Row], query_indptr: Int32Array) -> tuple[Int32Array, 
         return _NONE, _NONE, _NONE
     tokens = [np.arange(row.scored.start - 1, row.scored.stop - 1) + (first - row.start) for row, first in scoring]
     targets = [row.request.token_ids[row.scored.start : row.scored.stop] for row, _ in scoring]
-    top = _int32([row.request.params.prompt_logprobs or 0 for row, _ in scoring])
+    top = _int32([_likeliest(row) for row, _ in scoring])
     return (
         np.concatenate(tokens, dtype=np.int32),
         np.concatenate(targets),
         np.repeat(top, [len(row.scored) for row, _ in scoring]),
     )
+
+
+def _likeliest(row: Row) -> int:
+    """How many of the likeliest tokens are wanted beside what a row scores: of its prompt, or of forced output."""
+    params, of_output = row.request.params, row.scored.start >= len(row.request.prompt_ids)
+    return (params.logprobs if of_output else params.prompt_logprobs) or 0
 
 
 def _setup(request: Request) -> SlotSetup:

@@ -77,6 +77,25 @@ def test_ebnf(palmette: Run, use_engine: UseEngine, tmp_path: Path) -> None:
     assert palmette("generate", "Fruit?", "--ebnf", tmp_path / "answer.gbnf").stdout == "yes\n"
 
 
+def test_lark(palmette: Run, use_engine: UseEngine, tmp_path: Path) -> None:
+    """The same for a grammar in Lark's notation."""
+    (tmp_path / "answer.lark").write_text('start: "yes" | "no"\n')
+    use_engine(["no", "yes"])
+    assert palmette("generate", "Fruit?", "--lark", 'start: "yes" | "no"').stdout == "no\n"
+    assert palmette("generate", "Fruit?", "--lark", tmp_path / "answer.lark").stdout == "yes\n"
+    assert palmette("generate", "Fruit?", "--lark", tmp_path / "nowhere").exit_code == 2
+
+
+def test_structural_tag(palmette: Run, use_engine: UseEngine, tmp_path: Path) -> None:
+    """A structural tag is JSON, or a file of it; what is no JSON is told so."""
+    spec = json.dumps({"type": "structural_tag", "format": {"type": "const_string", "value": "ok"}})
+    (tmp_path / "tag.json").write_text(spec)
+    use_engine(["ok", "ok"])
+    assert palmette("generate", "Well?", "--tag", spec).stdout == "ok\n"
+    assert palmette("generate", "Well?", "--structural-tag", tmp_path / "tag.json").stdout == "ok\n"
+    assert "--tag is not JSON" in palmette("generate", "Well?", "--tag", "{").stderr
+
+
 def test_several_answers_and_stops(palmette: Run, use_engine: UseEngine) -> None:
     """Each of several answers is one line of JSON; stops may be given again and again."""
     backend = use_engine(["a\nb", "c"])
@@ -172,7 +191,7 @@ class TestRefused:
         assert result.stdout == ""
 
     @pytest.mark.parametrize(
-        ("text", "message"), [("{", "is not JSON"), (json.dumps(3), "schema"), ('{"not": {}}', "'not'")]
+        ("text", "message"), [("{", "is not JSON"), (json.dumps(3), "schema"), ('{"not": {}}', "nothing matches")]
     )
     def test_schema_file(self, palmette: Run, tmp_path: Path, text: str, message: str) -> None:
         """A file that is not JSON, or no schema."""

@@ -5,19 +5,28 @@ By default a part of the sample is run; PALMETTE_FULL_DATA=1 runs all of it.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from typing import Any
 
 import pytest
 from tests.constrained.json_acceptance import SchemaGrammar, spaced
-from tests.constrained.reference import accepts, compact
+from tests.constrained.reference import BYTES, accepts, compact
 from tests.constrained.shared_data import DATA, read_lines, unscored
 
-from palmette.constrained import CompileLimits, GrammarError, GrammarLimitError, UnsatisfiableGrammarError
+from palmette.constrained import (
+    CompileLimits,
+    Grammar,
+    GrammarError,
+    GrammarLimitError,
+    UnsatisfiableGrammarError,
+    compile_grammar,
+)
 
 FULL = os.environ.get("PALMETTE_FULL_DATA") == "1"
 EVERY = 1 if FULL else 6  # of the 829 sampled schemas
+EVERY_INDENTED = 10 if FULL else 60
 LIMITS = CompileLimits(seconds=20 if FULL else 5)
 SHARE_THAT_COMPILES = 0.97  # of the ten splits of JSONSchemaBench; what is unsatisfiable is answered too
 
@@ -103,3 +112,19 @@ def test_sampled_schemas() -> None:
     assert not wrong
     bench = counts[True]
     assert bench["compiled"] + bench["unsatisfiable"] >= SHARE_THAT_COMPILES * bench["schemas"]
+
+
+def test_indented_instances() -> None:
+    """With spaces as an option, valid instances are accepted however `json.dumps` lays them out."""
+    wrong = []
+    for sample in read_lines("jsb_sample.jsonl")[::EVERY_INDENTED]:
+        try:
+            grammar = Grammar.json_schema(sample["schema"], whitespace="indented", key_order="any")
+            compiled = compile_grammar(grammar, BYTES, limits=LIMITS)
+        except GrammarError:
+            continue  # counted elsewhere
+        for instance in sample["valid"]:
+            laid_out = (json.dumps(instance, indent=indent, ensure_ascii=False) for indent in (2, 4, "\t"))
+            texts = [compact(instance), spaced(instance), *laid_out]
+            wrong += [(sample["id"], text) for text in texts if not accepts(compiled, text)]
+    assert not wrong

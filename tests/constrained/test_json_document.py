@@ -102,7 +102,7 @@ def test_every_subschema_is_named_by_its_pointer() -> None:
 def test_values_have_one_form() -> None:
     """Types are in one order, numbers exact, names each once; what says nothing is left out."""
     schema = {
-        "type": ["null", "integer", "number"],
+        "type": ["null", "string", "object", "integer", "number"],
         "minimum": 0.1,
         "required": ["a", "b", "a"],
         "minLength": 0,
@@ -114,11 +114,19 @@ def test_values_have_one_form() -> None:
         "default": {"$ref": "#/nowhere"},
     }
     assert start(schema) == {
-        "type": ("number", "null"),
+        "type": ("object", "string", "number", "null"),
         "minimum": Decimal("0.1"),
         "required": ["a", "b"],
         "maxLength": 0,
     }
+
+
+def test_keywords_of_other_types_are_dropped() -> None:
+    """What says nothing of the types that a schema allows is checked and left out, so that its denial is not asked."""
+    schema = {"type": "string", "uniqueItems": True, "minimum": 1, "required": ["a"], "maxLength": 2, "not": {}}
+    assert start(schema) == {"type": ("string",), "maxLength": 2, "not": "/not"}
+    with pytest.raises(GrammarError):
+        start({"type": "string", "minItems": "x"})
 
 
 def test_const_is_an_enum_of_one_and_both_are_an_intersection() -> None:

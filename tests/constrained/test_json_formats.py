@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.constrained.reference import Derivatives
+from tests.constrained.reference import BYTES, Derivatives
+from tests.constrained.schema_laws import check_accepted
 
-from palmette.constrained.errors import UnsupportedGrammarError
+from palmette.constrained import Grammar, UnsatisfiableGrammarError, UnsupportedGrammarError, compile_grammar
 from palmette.constrained.json_formats import FORMATS, UNDECIDED_FORMATS, format_rules, is_enforced
 from palmette.constrained.json_options import JsonOptions
 from palmette.constrained.json_text import characters, string_literal
@@ -214,3 +215,51 @@ def test_other_formats_have_no_rules() -> None:
     """Regular formats are patterns, and those that are refused are neither."""
     assert format_rules("date", characters) is None
     assert not set(UNDECIDED_FORMATS) & set(FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"format": "regex"}, ['"a(b)+"', "1", '""'], ['"a(b"', '"*"']),
+        ({"type": "string", "format": "regex"}, ['"[a-z]*"'], ["1", '"("']),
+        ({"format": "regex", "minLength": 1}, ['"a"', '"|"', '"a|"', '"|a*"', "1"], ['""', '"*"']),
+        ({"enum": ["a(", "(a)"], "format": "regex"}, ['"(a)"'], ['"a("']),
+        ({"anyOf": [{"format": "regex"}, {"maxLength": 2}]}, ['"a("', '"abc"'], ['"abc("']),
+        ({"format": "int32"}, ["1", '"a"', "null"], []),
+        ({"not": {"type": "string", "format": "date"}}, ['"today"', "1"], ['"2024-02-29"']),
+        ({"not": {"type": "string", "format": "int32"}}, ["1"], ['"a"']),
+        ({"not": {"format": "hostname"}}, ['"a..b"', '""', f'"{"a." * 127}a"'], ['"a.b"', f'"{"a." * 126}a"', "1"]),
+        ({"oneOf": [{"format": "host-name"}, {"format": "ipv6"}]}, ['"a.b"', '"::1"'], ['"a..b"', "1"]),
+        ({"format": "hostname", "minLength": 2, "pattern": "^[a-z]"}, ['"ab"'], ['"a"', '"1b"', '"a_b"']),
+        ({"propertyNames": {"format": "ipv4"}}, ['{"127.0.0.1":1}', "{}"], ['{"a":1}']),
+    ],
+    ids=str,
+)
+def test_formats_in_schemas(schema: object, good: list[str], bad: list[str]) -> None:
+    """A format that is enforced may be denied, joined and chosen; one that is not says nothing."""
+    check_accepted(schema, good, bad)
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "pointer"),
+    [
+        ({"properties": {"a": {"format": "idn-hostname"}}}, {}, "/properties/a/format"),
+        ({"format": "regex", "minLength": 2}, {}, "/format"),
+        ({"not": {"format": "regex"}}, {}, "/not/format"),
+        ({"items": {"format": "int32"}}, {"unknown_formats": "refuse"}, "/items/format"),
+    ],
+    ids=str,
+)
+def test_refused_formats(schema: object, options: dict[str, str], pointer: str) -> None:
+    """What no grammar can decide is refused, and where it stands is said."""
+    with pytest.raises(UnsupportedGrammarError) as caught:
+        compile_grammar(Grammar.json_schema(schema, **options), BYTES)  # type: ignore[arg-type]
+    assert caught.value.pointer == pointer
+
+
+def test_formats_may_be_annotations() -> None:
+    """Without `formats` none is enforced, so that its negation allows nothing."""
+    check_accepted({"format": "date"}, ['"today"'], [], formats=False)
+    check_accepted({"format": "idn-hostname"}, ['"-"'], [], formats=False)
+    with pytest.raises(UnsatisfiableGrammarError):
+        compile_grammar(Grammar.json_schema({"not": {"format": "date"}}, formats=False), BYTES)

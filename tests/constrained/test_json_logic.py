@@ -8,7 +8,7 @@ import pytest
 from tests.constrained.reference import BYTES
 from tests.constrained.schema_laws import check_accepted, check_values
 
-from palmette.constrained import Grammar, UnsatisfiableGrammarError, compile_grammar
+from palmette.constrained import Grammar, UnsatisfiableGrammarError, UnsupportedGrammarError, compile_grammar
 
 VALUES: list[Any] = [
     *[None, True, False, 0, 1, 2, 3, 5, 6, -1, 1.5, 2.5, "", "a", "ab", "abc", "b"],
@@ -31,6 +31,15 @@ NEGATED: list[Any] = [
     *[{"if": {"type": "string"}, "then": {"minLength": 2}, "else": {"type": "object"}}],
     *[{"dependentRequired": {"a": ["b"]}}, {"dependentSchemas": {"a": {"required": ["c"]}}}],
     *[{"type": "object", "properties": {"a": {"minimum": 2}}, "required": ["a"]}],
+    *[{"unevaluatedProperties": False}, {"properties": {"a": True}, "unevaluatedProperties": {"type": "string"}}],
+    {
+        "anyOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"required": ["c"]}],
+        "unevaluatedProperties": False,
+    },
+    *[
+        {"prefixItems": [True], "unevaluatedItems": False},
+        {"contains": {"const": 1}, "unevaluatedItems": {"type": "string"}},
+    ],
 ]
 
 
@@ -115,3 +124,44 @@ def test_contradictions(schema: Any) -> None:
     """A schema that contradicts itself is refused when it is compiled."""
     with pytest.raises(UnsatisfiableGrammarError):
         compile_grammar(Grammar.json_schema(schema), BYTES)
+
+
+def test_an_optional_tag_tells_options_apart() -> None:
+    """Objects with a tag are none of those that may only have another one, so that `oneOf` needs no denials."""
+    inner = {"type": "object", "properties": {"kind": {"enum": ["list"]}}, "additionalProperties": {"$ref": "#"}}
+    tagged = [
+        {"type": "object", "properties": {"kind": {"const": name}, "a": {"$ref": "#"}}, "required": ["kind"]}
+        for name in "stuvwxyz"
+    ]
+    check_values({"oneOf": [inner, *tagged, {"type": "integer"}]}, [*VALUES, {"kind": "list"}, {"a": {"kind": "x"}}])
+
+
+def test_a_schema_that_is_its_own_condition() -> None:
+    """What is unevaluated by a schema that refers to itself is decided; it used to fail with a KeyError."""
+    schema = {"if": {"$ref": "#"}, "unevaluatedProperties": {"type": ["array"]}}
+    check_accepted(schema, ["{}", '{"a":[]}', "3"], ['{"a":1}'])
+
+
+def test_many_counts_of_few_kinds_of_elements() -> None:
+    """Elements are counted in more than a few ways where most of the ways exclude each other."""
+    kinds = [{"contains": {"const": index}} for index in range(7)]
+    check_values(
+        {"allOf": kinds, "maxItems": 7}, [[*range(7)], [6, 5, 4, 3, 2, 1, 0], [*range(6)], [*range(8)], [0] * 7]
+    )
+
+
+def test_too_many_counts_are_refused() -> None:
+    """Things to count that all go together in one element are refused where there are many, and where is said."""
+    schema = {"allOf": [{"contains": {"minLength": index, "pattern": "a"}} for index in range(6)]}
+    with pytest.raises(UnsupportedGrammarError, match="counted") as caught:
+        compile_grammar(Grammar.json_schema(schema), BYTES)
+    assert caught.value.pointer.endswith("/contains")
+
+
+def test_conjunctions_keep_their_order_of_members() -> None:
+    """The same schemas joined in another order write the members in that order."""
+    schemas = {"A": {"properties": {"a": True}}, "B": {"properties": {"b": True}}}
+    first, second = {"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}
+    joined = [{"type": "object", "allOf": [first, second]}, {"type": "object", "allOf": [second, first]}]
+    good, bad = '[{"a":1,"b":2},{"b":1,"a":2}]', '[{"a":1,"b":2},{"a":1,"b":2}]'
+    check_accepted({"$defs": schemas, "prefixItems": joined}, [good], [bad])

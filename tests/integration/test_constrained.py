@@ -100,3 +100,49 @@ def test_every_json_answer_validates(default_engine: Engine, temperature: float)
     )
     for (schema, _), answer in zip(cases, answers, strict=True):
         jsonschema.validate(json.loads(answer), schema)
+
+
+TEMPTING = 'Fill in. Keys: {"a": 1, "a": 1, "a": 1}. Numbers: [1, 1, 1, 1]. Words: ["no", "no", "no"].\nAnswer: '
+DISTINCT: tuple[dict[str, Any], ...] = (
+    {"type": "object", "minProperties": 3, "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 9}},
+    {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "minProperties": 3},
+    {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "uniqueItems": True, "minItems": 5},
+    {"type": "array", "items": {"enum": ["no", "yes", "maybe"]}, "uniqueItems": True, "minItems": 3},
+)
+
+
+def distinct_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """What `json.loads` makes an object of, where no key comes twice."""
+    assert len(dict(pairs)) == len(pairs), pairs
+    return dict(pairs)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_key_and_no_element_comes_twice(default_engine: Engine, temperature: float) -> None:
+    """Even where the prompt is full of repetitions, at budgets that the answer only just fits and at large ones."""
+    cases = [(schema, budget, seed) for schema in DISTINCT for budget in (24, 40, 96) for seed in range(3)]
+    nodes: list[Node] = [Text(0, None, TEMPTING)]
+    for index, (schema, budget, seed) in enumerate(cases, 1):
+        params = SamplingParams(temperature=temperature, max_tokens=budget, seed=seed)
+        nodes.append(Generate(index, 0, params, Grammar.json_schema(schema)))
+    done = run_tree(default_engine, nodes).done
+    for index, (schema, _, _) in enumerate(cases, 1):
+        answer = json.loads(_text(done[index]), object_pairs_hook=distinct_members)
+        jsonschema.validate(answer, schema)
+
+
+def test_forced_tokens_have_logprobs(default_engine: Engine) -> None:
+    """A greedy answer is the same with logprobs and without; every token has one, forced ones too."""
+    grammar = Grammar.json_schema(ADDRESS, whitespace="none")
+    nodes: list[Node] = [Text(0, None, "Question: where do you live?\nAnswer: ")]
+    for index, count in enumerate((None, 0, 2), 1):
+        nodes.append(Generate(index, 0, SamplingParams(temperature=0.0, max_tokens=48, logprobs=count), grammar))
+    done = run_tree(default_engine, nodes).done
+    plain, *scored = [event.completions[0] for event in (done[1], done[2], done[3]) if isinstance(event, Generated)]
+    assert plain.forced_tokens > 0
+    for completion in scored:
+        assert completion.text == plain.text
+        assert completion.forced_tokens > 0
+        assert completion.logprobs is not None
+        assert [entry.token_id for entry in completion.logprobs] == list(completion.token_ids)
+        assert all(entry.logprob <= 0 for entry in completion.logprobs)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import json
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Optional, TypedDict, TypeVar
 
 import annotated_types
@@ -24,6 +26,7 @@ from palmette.lang.types import JsonAnswer, answer_type
 
 T = TypeVar("T")
 Count = NewType("Count", int)
+UUID = "6f6ab2c4-1234-4abc-8def-0123456789ab"
 
 
 class Color(enum.Enum):
@@ -106,6 +109,11 @@ class Event:
 
 
 @dataclass
+class Strange:
+    part: bytes
+
+
+@dataclass
 class Even:
     number: int
 
@@ -140,7 +148,20 @@ CASES: list[tuple[Any, str, Any]] = [
     (list[Color], '["red"]', [Color.RED]),
     (list, '[1,"a"]', [1, "a"]),
     (Sequence[int], "[1,2]", [1, 2]),
-    (set[int], "[1,1]", {1}),
+    (set[int], "[1,2]", {1, 2}),
+    (frozenset[Color], '["red"]', frozenset({Color.RED})),
+    (Annotated[set[int], annotated_types.MinLen(2)], "[3,1]", {1, 3}),
+    (Annotated[tuple[int, ...], msgspec.Meta(max_length=2)], "[1,2]", (1, 2)),
+    (Annotated[dict[str, int], msgspec.Meta(min_length=2)], '{"a":1,"b":2}', {"a": 1, "b": 2}),
+    (dict[Literal["a", "b"], int], '{"b":1}', {"b": 1}),
+    (dict[Color, int], '{"red":1}', {Color.RED: 1}),
+    (dict[dt.date, str], '{"2024-02-29":"leap"}', {dt.date(2024, 2, 29): "leap"}),
+    (Event, '{"when":"2024-02-29T23:59:59Z"}', Event(dt.datetime(2024, 2, 29, 23, 59, 59, tzinfo=dt.UTC))),
+    (dt.date, '"0001-12-31"', dt.date(1, 12, 31)),
+    (dt.time, '"10:00:00.5+02:00"', dt.time(10, 0, 0, 500_000, tzinfo=dt.timezone(dt.timedelta(hours=2)))),
+    (dt.timedelta, '"P1DT2H3M"', dt.timedelta(days=1, hours=2, minutes=3)),
+    (uuid.UUID, f'"{UUID}"', uuid.UUID(UUID)),
+    (Decimal, '"-12.50"', Decimal("-12.50")),
     (dict[str, list[int]], '{"a":[1]}', {"a": [1]}),
     (dict, '{"a":null}', {"a": None}),
     (Any, '[{"a":1.5}]', [{"a": 1.5}]),
@@ -208,6 +229,18 @@ def test_an_answer_is_allowed_and_read(annotation: Any, text: str, value: Any) -
         (list[int], '["a"]'),
         (Annotated[str, msgspec.Meta(max_length=2)], '"abc"'),
         (Annotated[list[int], msgspec.Meta(min_length=1)], "[]"),
+        (set[int], "[1,1]"),
+        (set[float], "[1,1.0]"),
+        (Annotated[dict[str, int], msgspec.Meta(min_length=2)], '{"a":1,"a":2}'),
+        (Annotated[dict[str, int], msgspec.Meta(min_length=2)], '{"a":1}'),
+        (dict[Literal["a", "b"], int], '{"c":1}'),
+        (dt.date, '"2023-02-29"'),
+        (dt.datetime, '"0000-01-01T00:00:00Z"'),
+        (dt.datetime, '"2016-12-31T23:59:60Z"'),
+        (dt.datetime, '"2016-12-31T23:59:59"'),
+        (dt.timedelta, '"P1W"'),
+        (uuid.UUID, '"6f6ab2c4"'),
+        (Decimal, '"1e5"'),
     ],
 )
 def test_other_answers_are_not_allowed(annotation: Any, text: str) -> None:
@@ -225,7 +258,19 @@ def test_an_open_model_stays_open() -> None:
 @settings(max_examples=25, deadline=None)
 def test_whatever_the_grammar_allows_can_be_read(data: st.DataObject) -> None:
     """A walk through the grammar of a type, brought to an end, is an answer that its reader takes."""
-    types = [Drawing, Movie, Point, Cat | Dog, Page[Point], Level, Visit, tuple[int, bool]]
+    types: list[Any] = [
+        Drawing,
+        Movie,
+        Point,
+        Cat | Dog,
+        Page[Point],
+        Level,
+        Visit,
+        tuple[int, bool],
+        Event,
+        dict[Color, set[int]],
+    ]
+    types += [dt.date, dt.time, dt.timedelta, uuid.UUID, Decimal]
     annotation = data.draw(st.sampled_from(types))
     grammar = compiled(annotation)
     state, text = walk(grammar, lambda allowed: data.draw(st.sampled_from(allowed)), 30)
@@ -262,9 +307,11 @@ def test_a_wrong_answer_is_an_error_with_its_place(annotation: Any, text: str, m
 @pytest.mark.parametrize(
     ("annotation", "message"),
     [
-        (Event, r"^field 'when' of Event: datetime is no type that an answer can have. Allowed are str, int"),
-        (list[Event], "field 'when' of Event"),
-        (dict[int, str], "other keys than plain str"),
+        (Strange, r"^field 'part' of Strange: bytes is no type that an answer can have. Allowed are str, int"),
+        (list[Strange], "field 'part' of Strange"),
+        (dict[int, str], "has keys that are no strings"),
+        (dict[str | None, str], "has keys that are no strings"),
+        (Annotated[Decimal, msgspec.Meta(ge=0)], "takes no constraints such as 'ge'"),
         (complex, "complex is no type"),
         (Page, "field 'items' of Page: T is a type variable"),
         ("integer", "must be one of int, float, bool, str, not 'integer'"),

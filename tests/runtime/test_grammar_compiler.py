@@ -30,7 +30,7 @@ from palmette.runtime.grammar_compiler import GrammarCompiler
 from palmette.runtime.grammar_process import GrammarProcess
 from palmette.runtime.grammar_queue import GrammarOutcome, GrammarQueue
 from palmette.runtime.grammar_store import GrammarStore
-from palmette.runtime.grammar_worker import LowerJob
+from palmette.runtime.grammar_worker import ProgramJob
 
 VOCABULARY = Vocabulary([bytes([byte]) for byte in range(256)])
 HANGING = (sys.executable, "-c", "import time; time.sleep(60)")
@@ -47,10 +47,25 @@ def compiler() -> Iterator[GrammarCompiler]:
     assert not running_workers()
 
 
-def running_workers() -> list[str]:
-    """Process ids of the worker processes that this test has started, those that nobody has waited for included."""
+def all_workers() -> list[str]:
+    """Worker processes of this process with their ids, those that nobody has waited for included."""
     listed = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "pid=,args="], capture_output=True, text=True)
     return [line for line in listed.stdout.splitlines() if "grammar_worker" in line or "-c import" in line]
+
+
+_OTHERS: set[str] = set()
+
+
+def running_workers() -> list[str]:
+    """Those that this test has started; engines of other tests have theirs."""
+    return [line for line in all_workers() if line not in _OTHERS]
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    """Note the worker processes that are there before the test."""
+    _OTHERS.clear()
+    _OTHERS.update(all_workers())
 
 
 def compile_aside(compiler: GrammarCompiler, grammar: Grammar) -> tuple[threading.Thread, list[GrammarError]]:
@@ -77,7 +92,7 @@ def wait_until(holds: object) -> None:
 
 
 def test_a_worker_makes_what_this_process_would_have_made(compiler: GrammarCompiler) -> None:
-    """The rules come back whole: masks agree on the way through a text, and one process serves all."""
+    """The program comes back whole: masks agree on the way through a text, and one process serves all."""
     compiler.warm_up()
     grammar = Grammar.json_schema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
     ours, theirs = compiler(grammar).matcher(), compile_grammar(grammar, VOCABULARY).matcher()
@@ -191,7 +206,7 @@ def test_without_processes_the_engine_compiles_itself(
 
 
 def test_a_stored_grammar_needs_no_worker(tmp_path: Path) -> None:
-    """The next engine reads what this one has lowered; a file that is damaged is lowered anew."""
+    """The next engine reads what this one has made; a file that is damaged is made anew."""
     limits = CompileLimits()
     store = GrammarStore(tmp_path, alphabet=VOCABULARY.alphabet, limits=limits)
     grammar = Grammar.regex("a+")
@@ -203,7 +218,7 @@ def test_a_stored_grammar_needs_no_worker(tmp_path: Path) -> None:
         (path,) = tmp_path.iterdir()
         if expected == 0:
             path.write_bytes(b"damaged")
-    store.put(grammar, b"\xc1 no rules, and yet whole")
+    store.put(grammar, b"\xc1 no program, and yet whole")
     compiler = GrammarCompiler(VOCABULARY, store=store)
     assert compiler(grammar).mask(0).any()
     compiler.close()
@@ -222,19 +237,19 @@ def test_whatever_happens_in_a_worker_is_an_answer(
 ) -> None:
     """Memory, depth and defects end that grammar, not the worker."""
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise cause
 
-    monkeypatch.setattr(grammar_worker, "lower_and_simplify", fail)
-    lowered = grammar_worker.answer(LowerJob.of(Grammar.regex("a"), VOCABULARY.alphabet, CompileLimits()))
-    assert lowered.error == kind
-    assert text in lowered.message.decode()
+    monkeypatch.setattr(grammar_worker, "make_program", fail)
+    answer = grammar_worker.answer(ProgramJob.of(Grammar.regex("a"), VOCABULARY.alphabet, CompileLimits()))
+    assert answer.error == kind
+    assert text in answer.message.decode()
 
 
 def test_a_worker_ends_with_its_input() -> None:
     """When the engine's process is gone, however it went, the worker goes too."""
     process = GrammarProcess()
-    process.lower(Grammar.regex("a"), VOCABULARY.alphabet, CompileLimits())
+    process.make_program(Grammar.regex("a"), VOCABULARY.alphabet, CompileLimits())
     assert process._process.stdin is not None
     process._process.stdin.close()
     assert process._process.wait(10) == 0

@@ -1,4 +1,4 @@
-"""Lowered grammars on disk."""
+"""Programs of grammars on disk."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def test_what_was_put_is_found_by_the_next_store(tmp_path: Path) -> None:
     """Grammars are known by their whole value; the folder is made, for this user alone."""
     folder = tmp_path / "a" / "b"
     assert store_in(folder).get(Grammar.regex("x")) is None
-    store_in(folder).put(Grammar.regex("x"), b"rules of x")
-    assert store_in(folder).get(Grammar.regex("x")) == b"rules of x"
+    store_in(folder).put(Grammar.regex("x"), b"program of x")
+    assert store_in(folder).get(Grammar.regex("x")) == b"program of x"
     assert store_in(folder).get(Grammar.regex("y")) is None
     assert folder.stat().st_mode & 0o077 == 0
 
 
-def test_rules_for_another_alphabet_or_limits_are_not_found(tmp_path: Path) -> None:
+def test_programs_for_another_alphabet_or_limits_are_not_found(tmp_path: Path) -> None:
     """What was made under other conditions is another thing."""
-    store_in(tmp_path).put(Grammar.regex("x"), b"rules")
+    store_in(tmp_path).put(Grammar.regex("x"), b"program")
     assert store_in(tmp_path, alphabet=255).get(Grammar.regex("x")) is None
     other = GrammarStore(tmp_path, alphabet=ALL_BYTES, limits=CompileLimits(seconds=1.0))
     assert other.get(Grammar.regex("x")) is None
 
 
-def test_rules_of_other_code_are_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rules that another version of the front ends made are made anew."""
-    store_in(tmp_path).put(Grammar.regex("x"), b"rules")
+def test_programs_of_other_code_are_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that another version made are made anew."""
+    store_in(tmp_path).put(Grammar.regex("x"), b"program")
     monkeypatch.setattr("palmette.runtime.grammar_store.code_digest", lambda: "another")
     assert store_in(tmp_path).get(Grammar.regex("x")) is None
 
@@ -50,18 +50,18 @@ def test_rules_of_other_code_are_not_found(tmp_path: Path, monkeypatch: pytest.M
 def test_a_damaged_file_is_ignored_and_written_anew(tmp_path: Path, damage: str) -> None:
     """Every byte counts, and a file under another grammar's name does too."""
     store = store_in(tmp_path)
-    store.put(Grammar.regex("x"), b"rules of x")
+    store.put(Grammar.regex("x"), b"program of x")
     (path,) = tmp_path.iterdir()
     content = path.read_bytes()
     if damage == "foreign":
-        store.put(Grammar.regex("y"), b"rules of y")
+        store.put(Grammar.regex("y"), b"program of y")
         (other,) = set(tmp_path.iterdir()) - {path}
         content = other.read_bytes()
     changed = content[:-1] + bytes([content[-1] ^ 1])
     path.write_bytes({"cut": content[:-3], "changed": changed, "empty": b"", "foreign": content}[damage])
     assert store.get(Grammar.regex("x")) is None
-    store.put(Grammar.regex("x"), b"rules of x")
-    assert store.get(Grammar.regex("x")) == b"rules of x"
+    store.put(Grammar.regex("x"), b"program of x")
+    assert store.get(Grammar.regex("x")) == b"program of x"
 
 
 def test_the_folder_is_bounded(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_what_a_dead_process_left_half_written_is_removed(tmp_path: Path) -> Non
     (tmp_path / "notes.txt").write_text("mine")
     long_ago = time.time() - 1e5
     os.utime(tmp_path / ".partial-old", (long_ago, long_ago))
-    store.put(Grammar.regex("x"), b"rules")
+    store.put(Grammar.regex("x"), b"program")
     names = {path.name for path in tmp_path.iterdir()}
     assert ".partial-old" not in names
     assert {".partial-new", "notes.txt"} <= names
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_used_fails_nobody(tmp_path: Path, caplog: pytes
     store = store_in(tmp_path / "file")
     with caplog.at_level(logging.WARNING):
         for name in "xyz":
-            store.put(Grammar.regex(name), b"rules")
+            store.put(Grammar.regex(name), b"program")
             assert store.get(Grammar.regex(name)) is None
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 

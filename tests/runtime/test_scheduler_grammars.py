@@ -14,7 +14,7 @@ from tests.fake_grammar import (
     scripted_brackets,
     scripted_chain,
 )
-from tests.fake_runner import END_ID, VOCABULARY, token
+from tests.fake_runner import END_ID, VOCABULARY, FakeModel, token
 from tests.fakes import FakeEngine, make_request
 from tests.scheduler_examples import BRACKETS, CALL, CODE, DIGITS, FIXED, GRAMMARS, WORD, prompt, run_one
 
@@ -49,12 +49,42 @@ def test_a_fully_forced_answer_needs_no_step() -> None:
     assert engine.runner.computed == 0
 
 
-def test_no_jump_where_logprobs_are_wanted() -> None:
-    """Every token of a request with logprobs is sampled, so that it has one."""
-    request = make_request("r", prompt(1), grammar=CALL.grammar, logprobs=0)
+@pytest.mark.parametrize("settings", [{}, {"chunk_size": 1}, {"chunk_size": 3, "radix_cache": False}])
+def test_forced_tokens_have_their_logprobs(settings: dict[str, Any]) -> None:
+    """They are scored by the step that computes them; the last token of an answer is sampled, so that there is one."""
+    for grammar, count in ((CALL, 3), (FIXED, 1)):
+        request = make_request("r", prompt(1), grammar=grammar.grammar, logprobs=2)
+        run_one(request, **settings).check_answer(request)
+        assert request.forced == count
+        assert [entry.token_id for entry in request.logprobs] == request.output_ids.tolist()
+        for place, entry in enumerate(request.logprobs, len(request.prompt_ids)):
+            known = FakeModel().logprobs(request.token_ids[:place])
+            assert entry.logprob == known[entry.token_id]
+            assert [each.logprob for each in entry.top] == sorted(known.tolist(), reverse=True)[:2]
+
+
+@pytest.mark.parametrize("asked", [{"stop": ("q",)}, {"stop_regex": ("q",)}])
+def test_no_jump_with_logprobs_where_text_may_end_it(asked: dict[str, Any]) -> None:
+    """A stop inside forced text would end the answer before its tokens are scored, so all are sampled."""
+    request = make_request("r", prompt(1), grammar=CALL.grammar, logprobs=0, **asked)
     run_one(request).check_answer(request)
     assert request.forced == 0
-    assert len(request.logprobs) == 5
+    assert len(request.logprobs) == request.num_output
+
+
+def test_a_retracted_request_keeps_the_logprobs_of_forced_tokens() -> None:
+    """What is computed again after a retraction is not scored again."""
+    chain = scripted_chain("long", [[token(letter)] for letter in "abcd"] + [[token("x"), token("y")]] * 25)
+    engine = FakeEngine(grammars=[chain], num_pages=60, chunk_size=8)
+    made = [
+        make_request(name, prompt(i), grammar=chain.grammar, logprobs=1, max_tokens=34) for i, name in enumerate("ab")
+    ]
+    engine.add(*[make_request(f"other{i}", prompt(3 + i), max_tokens=40, ignore_eos=True) for i in range(2)], *made)
+    engine.run()
+    assert all(request.forced for request in made)
+    assert sum(request.retractions for request in made) > 0
+    for request in made:
+        assert [entry.token_id for entry in request.logprobs] == request.output_ids.tolist()
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 40))

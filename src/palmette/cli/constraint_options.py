@@ -43,15 +43,27 @@ def _choices(text: str) -> list[str]:
 
 
 def _schema(path: Path) -> Any:
-    text = _text_of(path, "--json-schema")
+    return _json(_text_of(path, "--json-schema"), f"--json-schema {path}")
+
+
+def _structural_tag(text: str) -> Any:
+    is_file = not text.lstrip().startswith("{")
+    return _json(_text_of(Path(text), "--tag") if is_file else text, f"--tag {text}" if is_file else "--tag")
+
+
+def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"--json-schema {path} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{what} is not JSON: {error}") from error
 
 
 def _ebnf(text: str) -> str:
     return text if "::=" in text else _text_of(Path(text), "--ebnf")
+
+
+def _lark(text: str) -> str:
+    return text if ":" in text and not Path(text).is_file() else _text_of(Path(text), "--lark")
 
 
 def _type(target: str) -> Any:
@@ -70,12 +82,16 @@ def _text_of(path: Path, name: str) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{name} {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} {path} is not UTF-8 text: byte {error.start} is wrong") from error
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     "regex": str,
     "json_schema": _schema,
     "ebnf": _ebnf,
+    "lark": _lark,
+    "structural_tag": _structural_tag,
     "type": _type,
     "choices": _choices,
 }

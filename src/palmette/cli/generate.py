@@ -28,6 +28,12 @@ def generate(
         Path | None, typer.Option("--json-schema", help="A file: the answer is JSON that validates against it.")
     ] = None,
     ebnf: Annotated[str | None, typer.Option(help="A grammar, or a file of one: the answer matches its root.")] = None,
+    lark: Annotated[
+        str | None, typer.Option(help="A Lark grammar, or a file of one: the answer matches its start.")
+    ] = None,
+    structural_tag: Annotated[
+        str | None, typer.Option("--structural-tag", "--tag", help="A structural tag (JSON), or a file of one.")
+    ] = None,
     answer_type: Annotated[
         str | None, typer.Option("--type", help="int, float, bool, str or FILE.py:CLASS: the answer is one, as JSON.")
     ] = None,
@@ -68,7 +74,15 @@ def generate(
         "seed": seed,
     }
     constraint = constraint_of(
-        {"regex": regex, "json_schema": json_schema, "ebnf": ebnf, "type": answer_type, "choices": choices}
+        {
+            "regex": regex,
+            "json_schema": json_schema,
+            "ebnf": ebnf,
+            "lark": lark,
+            "structural_tag": structural_tag,
+            "type": answer_type,
+            "choices": choices,
+        }
     )
     answer = _answer(constraint, {name: value for name, value in sampling.items() if value is not None}, stream)
     text = _prompt_text(prompt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import unicodedata
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 grammar = typer.Typer(help="Try a grammar without a model: check texts against it, explain it.", no_args_is_help=True)
 
 _AROUND = 60
+_PATIENCE_S = 3.0
 _EXAMPLE_BYTES = 160
 
 Words = Annotated[
@@ -120,14 +122,25 @@ def _source(
 
 
 def _compile(source: Source) -> tuple[CompiledGrammar, float]:
-    from palmette.constrained import Grammar
-
     from .grammar_trace import compile_for_bytes
 
-    compile_for_bytes(Grammar.choices(["warm up"]))  # imports and compiled loops are not the grammar's
+    _warm_up()  # which is not the grammar's time
     started = time.perf_counter()
     compiled = compile_for_bytes(source.grammar)
     return compiled, 1000 * (time.perf_counter() - started)
+
+
+def _warm_up() -> None:
+    """Load the compiled loops; where they must be compiled first, say so."""
+    from palmette.constrained.compiler import warm_up
+
+    late = threading.Timer(_PATIENCE_S, note, ["compiling the grammar engine; that is done once on a machine ..."])
+    late.daemon = True
+    late.start()
+    try:
+        warm_up()
+    finally:
+        late.cancel()
 
 
 def _check_text(source: Source, compiled: CompiledGrammar, word: str) -> bool:
