@@ -405,6 +405,7 @@ def _new_tables(program: Program, limits: CompileLimits, alphabet: int, machine:
         seen=i64(512),
         seen_stamp=i64(512),
         scratch_bytes=i64(4),
+        reached=i64(64),
         counts=i64(16),
     )
     t.frames[0] = RETURN, 0, 0

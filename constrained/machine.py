@@ -36,13 +36,26 @@ def _compiled(function: Function) -> Function:
     return kept
 
 
+def _entry(function: Function) -> Function:
+    """As `_compiled`, but without counting references to arrays, which would take most of the time of small calls."""
+    try:
+        import numba
+    except ImportError:
+        return function
+    try:
+        kept: Function = numba.njit(cache=True, nogil=True, _nrt=False)(function)
+    except RuntimeError:  # numba found no folder for its cache
+        kept = numba.njit(nogil=True, _nrt=False)(function)
+    return kept
+
+
 def _inner(function: Function) -> Function:
     """`function` for compiled functions only, which takes a fraction of the time to compile."""
     try:
         import numba
     except ImportError:
         return function
-    inner: Function = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    inner: Function = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function)
     return inner
 
 
@@ -52,7 +65,7 @@ def _part(function: Function) -> Function:
         import numba
     except ImportError:
         return function
-    part: Function = numba.njit(inline="always")(function)
+    part: Function = numba.njit(inline="always", _nrt=False)(function)
     return part
 
 
@@ -149,6 +162,7 @@ class Tables(NamedTuple):
         todo, gathered: [capacity] int64 scratch.
         seen, seen_stamp: [power of two] int64 scratch.
         scratch_bytes: [4] int64 scratch.
+        reached: [64] int64 scratch, states.
         counts: [16] int64: how much of each array is used, limits and needs.
     """
 
@@ -187,6 +201,7 @@ class Tables(NamedTuple):
     seen: NDArray[np.int64]
     seen_stamp: NDArray[np.int64]
     scratch_bytes: NDArray[np.int64]
+    reached: NDArray[np.int64]
     counts: NDArray[np.int64]
 
 
@@ -884,7 +899,7 @@ def _covered(t: Tables, start: int, wanted: int) -> int:
         return 0
     failed = 0
     found = 0
-    reached = np.empty(64, np.int64)
+    reached = t.reached
     for row in range(len(t.spellings)):
         lane = t.spellings[row, 0]
         if failed >> lane & 1:
@@ -1007,7 +1022,7 @@ STEP, CLOSURE_STATE, PUSH, COVERED, SHORTEST_WITHOUT, WALK_MASK, WALK_LANDING, N
 """What `run` does."""
 
 
-@_compiled
+@_entry
 def run(
     t: Tables,
     what: int,

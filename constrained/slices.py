@@ -7,13 +7,19 @@ so the tokens of a few sets of characters are put aside once a vocabulary; where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from .vocabulary import TokenTrie
+
+MOST_COVERED = 127
+"""A cover of so many characters has no bound."""
 
 _TEXT = tuple(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
 _WORD = tuple(byte for byte in range(0x80) if chr(byte).isalnum() or byte == ord("_"))
@@ -63,7 +69,7 @@ def spellings(alphabet: int) -> NDArray[np.int64]:
     return np.array(rows, np.int64).reshape(-1, 17)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Slice:
     """The tokens of a vocabulary that are a few characters of one set, and the others.
 
@@ -71,16 +77,22 @@ class Slice:
         lane: which of `CHARACTER_SETS`.
         characters: the most characters of a token.
         bits: [words] uint32, the tokens.
-        rest: `TokenTrie` of the other tokens.
+        make_rest: makes `rest`.
     """
 
     lane: int
     characters: int
     bits: NDArray[np.uint32]
-    rest: Any
+    make_rest: Callable[[], TokenTrie]
+
+    @cached_property
+    def rest(self) -> TokenTrie:
+        """The other tokens; made when it is first needed."""
+        return self.make_rest()
 
 
-MOST_CHARACTERS = (16, 6)
+MOST_CHARACTERS = (48, 24, 16, 11, 8, 5)
+"""Slices of shorter tokens, for strings that are nearly full."""
 FEWEST_TOKENS = 64  # a slice of fewer is not worth its trie
 
 

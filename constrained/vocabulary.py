@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .mask_cache import MaskCache
 from .plain_machine import load_machine
-from .slices import FEWEST_TOKENS, MOST_CHARACTERS, Slice, tokens_by_lane
+from .slices import FEWEST_TOKENS, MOST_CHARACTERS, MOST_COVERED, Slice, tokens_by_lane
 from .token_bytes import tokenizer_spec, vocabulary_bytes
 
 _FEW_TOKENS = 256  # whose trie is made faster than numba is imported
@@ -132,10 +132,11 @@ class Vocabulary:
         tokens = self._sorted
         found = []
         for lane, characters in enumerate(tokens_by_lane(tokens.spelled, tokens.lengths)):
-            for most in MOST_CHARACTERS:
+            longest = min(MOST_COVERED, int(characters.max(initial=0)))
+            for most in sorted({longest, *(most for most in MOST_CHARACTERS if most < longest)}):
                 inside = (characters > 0) & (characters <= most)
                 if inside.sum() >= FEWEST_TOKENS:
-                    rest = build_trie(tokens.those(~inside))
+                    rest = partial(_trie_of_others, tokens, inside)
                     found.append((int(inside.sum()), Slice(lane, most, self._bits(tokens.ids[inside]), rest)))
         return tuple(each for _, each in sorted(found, key=lambda pair: -pair[0]))
 
@@ -230,6 +231,10 @@ def build_trie(tokens: SortedTokens) -> TokenTrie:
     """Trie of `tokens`."""
     machine = load_machine(len(tokens.ids) <= _FEW_TOKENS)
     return TokenTrie(machine.trie_nodes(tokens.spelled, tokens.lengths), tokens.ids)
+
+
+def _trie_of_others(tokens: SortedTokens, inside: NDArray[np.bool_]) -> TokenTrie:
+    return build_trie(tokens.those(~inside))
 
 
 def _preferred_bytes(single: set[int]) -> tuple[int, ...]:

@@ -45,7 +45,8 @@ def _verdict(schema: Any, value: Any) -> str | None:
     except ImportError:
         return None
     try:
-        validator = jsonschema.validators.validator_for(schema)(schema)
+        kind = jsonschema.validators.validator_for(schema)
+        validator = kind(schema, format_checker=kind.FORMAT_CHECKER)
         error = jsonschema.exceptions.best_match(validator.iter_errors(value))
     except Exception:  # any of jsonschema's, re's and referencing's: a second opinion is worth no error
         return None
