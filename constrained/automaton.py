@@ -21,7 +21,7 @@ from .limits import CompileLimits
 from .plain_machine import load_machine
 from .program import INFINITE, RETURN, Field, Op, Program
 from .rules import ALL_BYTES, NOTHING
-from .slices import spellings
+from .slices import MOST_COVERED, spellings
 from .vocabulary import TokenTrie
 
 DEAD = -2
@@ -266,6 +266,7 @@ class LazyAutomaton:
                 self._t = self._t._replace(
                     graphs=_doubled(self._t.graphs),
                     graph_cost=_doubled(self._t.graph_cost),
+                    graph_cover=_doubled(self._t.graph_cover),
                     graph_near=_doubled(self._t.graph_near),
                 )
             self._t.graphs[known] = self._t.graph_near[known] = -1
@@ -295,6 +296,10 @@ class LazyAutomaton:
         if self._edges > len(self._t.edges):
             self._t = self._t._replace(edges=_doubled(self._t.edges, self._edges))
         self._t.edges[first : self._edges] = np.array(edges, np.int64).reshape(-1, 2)
+        cover = 0
+        for lane, characters in enumerate(spec.cover(state)):
+            cover |= min(characters, MOST_COVERED) << 8 * lane
+        self._t.graph_cover[graph_state] = cover
         self._t.graphs[graph_state] = first, len(edges), spec.ends(state)
 
     def _make_words(self, position: int) -> None:
@@ -396,6 +401,7 @@ def _new_tables(program: Program, limits: CompileLimits, alphabet: int, machine:
         spellings=spellings(alphabet),
         graphs=np.full((graphs, 3), -1, np.int64),
         graph_cost=np.full(graphs, INFINITE, np.int64),
+        graph_cover=i64(graphs),
         graph_near=np.full(graphs, -1, np.int64),
         edges=i64(16, 2),
         words=np.full((0, 4), -1, np.int64),

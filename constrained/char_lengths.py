@@ -11,8 +11,10 @@ from .char_dfa import Trimmed
 from .code_points import CodePoints
 from .errors import GrammarLimitError
 from .rules import StateGraph
+from .slices import LANE_CHARACTERS, MOST_COVERED
 
 _MAX_WORK = 10_000_000
+_MOST_SLACKS = 100_000
 Edges = tuple[tuple[tuple[int, int], ...], ...]  # for each state, (body, state after it)
 
 
@@ -85,6 +87,8 @@ class LengthGraph(StateGraph):
         self._lengths = Lengths(self._edges, self._accepting, high)
         self._costs: dict[tuple[float, ...], _Costs] = {}
         self._last: tuple[Items[float], _Costs] | None = None
+        self._covers: list[list[int]] | None = None
+        self._slack: int | None = None
         self._furthest = self._lengths.stop  # an end that is near at all is at most so far
 
     def is_empty(self) -> bool:
@@ -133,6 +137,54 @@ class LengthGraph(StateGraph):
             missing = least + 1 + (missing - least - 1) % lengths.period
         return here, self._low - missing
 
+    def cover(self, state: Hashable) -> Items[int]:
+        """As far as no character leads where no edge takes it, and no length where it cannot end in time."""
+        here, count = _state(state)
+        if self._covers is None:
+            self._covers = [self._distances(lane) for lane in LANE_CHARACTERS]
+            self._slack = self._most_slack()
+        if self._slack is None:
+            return ()
+        room = MOST_COVERED
+        if self._high is not None:
+            room = min(room, self._high - self._slack - count)
+            if self._low + self._slack > self._high:
+                return ()
+        return [max(0, min(room, distances[here])) for distances in self._covers]
+
+    def _distances(self, lane: CodePoints) -> list[int]:
+        """For each state, characters of `lane` that surely may follow: its distance to where one may not."""
+        inside = [_size(chars & lane) for chars in self.bodies]
+        before: list[list[int]] = [[] for _ in self._edges]
+        found = [MOST_COVERED] * len(self._edges)
+        todo = []
+        for state, row in enumerate(self._edges):
+            for body, target in row:
+                if inside[body]:
+                    before[target].append(state)
+            if sum(inside[body] for body, _ in row) < _size(lane):
+                found[state] = 0
+                todo.append(state)
+        for state in todo:  # grows while it is walked: breadth first
+            for earlier in before[state]:
+                if found[earlier] == MOST_COVERED:
+                    found[earlier] = min(MOST_COVERED - 1, found[state] + 1)
+                    todo.append(earlier)
+        return found
+
+    def _most_slack(self) -> int | None:
+        """How many characters beyond those still missing the nearest end is at most; None where that is not known."""
+        if len(self._edges) * (self._low + 1) > _MOST_SLACKS:
+            return None
+        most = 0
+        for state in range(len(self._edges)):
+            for missing in range(self._low + 1):
+                length = self._lengths.least(state, missing, None)
+                if length is None:
+                    return None
+                most = max(most, length - missing)
+        return most
+
     def words(self, most: int) -> list[str] | None:
         """All the texts where there are at most `most`, else None."""
         found: list[str] = []
@@ -151,6 +203,10 @@ class LengthGraph(StateGraph):
     def _is_live(self, here: int, count: int) -> bool:
         most = None if self._high is None else self._high - count
         return self._lengths.least(here, max(0, self._low - count), most) is not None
+
+
+def _size(chars: CodePoints) -> int:
+    return sum(high - low + 1 for low, high in chars.ranges)
 
 
 def _state(state: Hashable) -> tuple[int, int]:

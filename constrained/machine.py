@@ -155,6 +155,7 @@ class Tables(NamedTuple):
         spellings: [spellings, 17] int64 of the slices' characters, see slices.spellings.
         graphs: [capacity, 3] int64 of graph states: GRAPH_FIRST and GRAPH_SIZE (-1: not expanded) in edges, GRAPH_ENDS.
         graph_cost: [capacity] int64, fewest bytes to an end.
+        graph_cover: [capacity] int64, lanes as in `state_cover`, of graph states that were expanded.
         graph_near: [capacity] int64, the graph state that may stand for each; -1 not known yet.
         edges: [capacity, 2] int64: position of the body, graph state after it.
         words: [capacity, 4] int64 of trie nodes: WORD_FIRST and WORD_SIZE of children, WORD_BYTE, IS_WORD.
@@ -192,6 +193,7 @@ class Tables(NamedTuple):
     spellings: NDArray[np.int64]
     graphs: NDArray[np.int64]
     graph_cost: NDArray[np.int64]
+    graph_cover: NDArray[np.int64]
     graph_near: NDArray[np.int64]
     edges: NDArray[np.int64]
     words: NDArray[np.int64]
@@ -380,12 +382,21 @@ def _follow(t: Tables, frame: int, here: int, waiting: int) -> int:
 
 @_inner
 def _cover_at(t: Tables, frame: int, here: int, cover: int) -> int:
-    """`cover`, widened by the loop at `here`, or FAILED while it is not known what that covers."""
+    """`cover`, widened by the loop or graph at `here`, or FAILED while it is not known what that covers."""
     if t.positions[here, _OP] == _SPLIT and t.positions[here, _LOOPS]:
         if t.covers[here] < 0:
             return _stop(t, _NEED_COVER, here)
         return _with_lanes(cover, t.covers[here], MANY)
     owner = t.frames[frame, OWNER]
+    state = -1
+    if t.positions[here, _OP] == _GRAPH:
+        state = t.positions[here, _LOW]
+    elif here == 0 and frame != BOTTOM and t.positions[owner, _OP] == _GRAPH:
+        state = t.frames[frame, PAYLOAD]
+    if state >= 0:
+        if t.graphs[state, GRAPH_SIZE] < 0:
+            return _stop(t, _NEED_GRAPH, state)
+        return _widest(cover, t.graph_cover[state])
     if frame != BOTTOM and t.positions[owner, _OP] == _REPEAT and here == t.positions[owner, _BODY]:
         if t.covers[owner] < 0:
             return _stop(t, _NEED_COVER, owner)

@@ -112,6 +112,13 @@ class StateGraph(ABC):
         """A state that may stand for `state` as far as the next `horizon` bodies go: counts far from their bounds."""
         return state
 
+    def cover(self, state: Hashable) -> Items[int]:
+        """For each set of `slices.CHARACTER_SETS`, how many characters of it may follow whatever they are.
+
+        Empty, or fewer than there are, says nothing. Only for graphs whose bodies are single characters.
+        """
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from .code_points import LAST, CodePoints
+
 if TYPE_CHECKING:
     from .vocabulary import TokenTrie
 
@@ -49,6 +51,12 @@ CHARACTER_SETS: Sequence[Sequence[Sequence[Sequence[int]]]] = (
     ((_LOWER,),),
 )
 """By lane of a cover: the spellings of one character, each a class of bytes a byte. The first holds all the others."""
+
+LANE_CHARACTERS = tuple(
+    CodePoints.of([(byte, byte) for byte in members] + wide)
+    for members, wide in ((_TEXT, [(0x80, LAST)]), (_TEXT, []), (_WORD, []), (_LOWER, []))
+)
+"""`CHARACTER_SETS` as sets of characters."""
 
 
 @lru_cache(maxsize=16)
