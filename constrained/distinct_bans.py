@@ -25,6 +25,7 @@ from .json_follow import (
     Memory,
 )
 from .json_watch import bytes_to_watch, may_repeat, words_to_watch
+from .rules import UNIQUE_ARRAY
 from .vocabulary import Vocabulary
 
 _CACHED: Final = 1 << 14
@@ -40,7 +41,9 @@ class Bans:
         self._automaton = automaton
         self._vocabulary = vocabulary
         self._endings = endings
-        self._tokens = spanning_tokens(vocabulary)
+        self._tokens = tokens = spanning_tokens(vocabulary)
+        self._has_arrays = automaton.may_flag(UNIQUE_ARRAY)
+        self._repeating = tokens.repeating if self._has_arrays else tokens.repeating_keys
         self._different: dict[tuple[int, int, Frame | None], frozenset[int] | None] = {}
 
     def run(self, base: int, memory: Memory, text: bytes) -> tuple[int, Memory | None] | None:
@@ -62,8 +65,11 @@ class Bans:
 
     def find(self, base: int, memory: Memory) -> frozenset[int] | None:
         """The tokens that must not come, or None."""
+        if memory.frame is None and not (memory.mode == BETWEEN and self.may_ban_without_memory):
+            if not (self._repeating or (self._tokens.string_after_string and memory.mode != BETWEEN)):
+                return None
         is_fragile, may = self._endings.is_fragile(base, memory), may_repeat(memory)
-        if is_fragile or may or self._tokens.holds_string_after_string or not _is_plain_text(memory):
+        if is_fragile or may or self._tokens.string_after_string or not _is_plain_text(memory):
             return self._find(base, memory, is_fragile=is_fragile, may=may)
         # A string that is different already: what it says cannot matter within one token.
         key = base, memory.mode, memory.frame

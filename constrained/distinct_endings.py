@@ -48,6 +48,9 @@ class ByteAutomaton(Protocol):
     def flags(self, state: int) -> int:
         """The flags (rules.py) of the places that may take the next byte, joined."""
 
+    def may_flag(self, flags: int) -> bool:
+        """Whether any place has one of `flags`."""
+
     def is_accepting(self, state: int) -> bool:
         """Whether the text may end in `state`."""
 

@@ -17,8 +17,9 @@ class SpanningTokens:
     Attributes:
         by_first: by first byte, tokens with a comma, which may finish one key or element and begin another.
         out_of_string: those of them with a quote before the comma: all that matter inside a string.
-        holds_string_after_string: whether a token may end one string and hold all of another.
-        repeating: tokens that may hold a duplicate all by themselves.
+        string_after_string: tokens that may end one string and hold all of another after a comma.
+        repeating_keys: tokens that may hold a key twice.
+        repeating: those and tokens that may hold an element twice.
         opening: tokens that may open an array and go on.
         opening_out_of_string: those of them with a quote before the bracket.
     """
@@ -26,10 +27,11 @@ class SpanningTokens:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.by_first: dict[int, list[int]] = {}
         self.out_of_string: list[int] = []
+        self.string_after_string: list[int] = []
+        self.repeating_keys: list[int] = []
         self.repeating: list[int] = []
         self.opening: list[int] = []
         self.opening_out_of_string: list[int] = []
-        self.holds_string_after_string = False
         self._trie = vocabulary.trie
         self._first: list[int] = vocabulary.trie.first.tolist()  # a list is read faster
         self._children: dict[int, list[tuple[int, int]]] = {}
@@ -65,13 +67,18 @@ class SpanningTokens:
             self.by_first.setdefault(token[0], []).append(token_id)
         if 0 <= token.find(QUOTE) < token.rfind(_COMMA):
             self.out_of_string.append(token_id)
-            self.holds_string_after_string |= token.count(QUOTE) >= 3
+            if token[token.index(_COMMA, token.index(QUOTE)) :].count(QUOTE) >= 2:
+                self.string_after_string.append(token_id)
         if b"[" in token[:-1]:
             self.opening.append(token_id)
             if 0 <= token.find(QUOTE) < token.rfind(b"["):
                 self.opening_out_of_string.append(token_id)
-        if _COMMA in token and any(_repeats(token, flags) for flags in (OPEN_KEY, UNIQUE_ARRAY)):
-            self.repeating.append(token_id)
+        if _COMMA in token:
+            repeats_key = _repeats(token, OPEN_KEY)
+            if repeats_key:
+                self.repeating_keys.append(token_id)
+            if repeats_key or _repeats(token, UNIQUE_ARRAY):
+                self.repeating.append(token_id)
 
 
 def _repeats(token: bytes, flags: int) -> bool:
