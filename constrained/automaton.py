@@ -106,7 +106,7 @@ class LazyAutomaton:
 
     def may_flag(self, flags: int) -> bool:
         """Whether any place of the grammar has one of `flags`."""
-        return bool((self._program.positions[:, Field.FLAGS] & flags).any())
+        return bool(self._program.flags & flags)
 
     def next_bytes(self, state: int) -> int:
         """Mask of the bytes that may follow `state`: bit b is byte b."""

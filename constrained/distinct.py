@@ -103,6 +103,8 @@ class Distinct:
                 here.banned = self._bans.find(here.base, here.memory)
                 here.is_known = True
             return here.banned
+        if not self._bans.may_ban_without_memory:
+            return None
         if state not in self._banned:
             if len(self._banned) >= _CACHED:
                 self._banned.clear()

@@ -35,7 +35,11 @@ _Stop = tuple[int, int, Memory]
 
 
 class Bans:
-    """Finds what must not come in places of one automaton and vocabulary."""
+    """Finds what must not come in places of one automaton and vocabulary.
+
+    Attributes:
+        may_ban_without_memory: whether anything may be banned where the text so far obliges to nothing.
+    """
 
     def __init__(self, automaton: ByteAutomaton, vocabulary: Vocabulary, endings: Endings) -> None:
         self._automaton = automaton
@@ -44,6 +48,7 @@ class Bans:
         self._tokens = tokens = spanning_tokens(vocabulary)
         self._has_arrays = automaton.may_flag(UNIQUE_ARRAY)
         self._repeating = tokens.repeating if self._has_arrays else tokens.repeating_keys
+        self.may_ban_without_memory = bool(self._repeating or (self._has_arrays and tokens.opening))
         self._different: dict[tuple[int, int, Frame | None], frozenset[int] | None] = {}
 
     def run(self, base: int, memory: Memory, text: bytes) -> tuple[int, Memory | None] | None:
@@ -65,9 +70,8 @@ class Bans:
 
     def find(self, base: int, memory: Memory) -> frozenset[int] | None:
         """The tokens that must not come, or None."""
-        if memory.frame is None and not (memory.mode == BETWEEN and self.may_ban_without_memory):
-            if not (self._repeating or (self._tokens.string_after_string and memory.mode != BETWEEN)):
-                return None
+        if memory.frame is None:
+            return self._find_alone(base, memory)
         is_fragile, may = self._endings.is_fragile(base, memory), may_repeat(memory)
         if is_fragile or may or self._tokens.string_after_string or not _is_plain_text(memory):
             return self._find(base, memory, is_fragile=is_fragile, may=may)
@@ -85,17 +89,36 @@ class Bans:
             self._walk(base, memory, is_fragile, banned)
         return frozenset(banned) or None
 
+    def _find_alone(self, base: int, memory: Memory) -> frozenset[int] | None:
+        """What must not come where no key or element is finished yet: tokens that hold two, or open an array."""
+        to_try = set(self._repeating)
+        if memory.mode != BETWEEN:
+            to_try.update(self._tokens.string_after_string)
+        if self._has_arrays:
+            for before, opening in self._tokens.opening_after.items():
+                if self._opens_array(base, before):
+                    to_try.update(opening)
+        return frozenset(token_id for token_id in to_try if not self._may_come(base, memory, token_id)) or None
+
+    def _opens_array(self, base: int, before: bytes) -> bool:
+        """Whether a bracket after the bytes `before` may open an array whose elements must differ."""
+        for byte in before:
+            base = self._automaton.step(base, byte)
+            if base == DEAD:
+                return False
+        return bool(self._automaton.flags(base) & UNIQUE_ARRAY)
+
     def _to_try(self, base: int, memory: Memory) -> Iterator[int]:
         """Tokens that may finish something and then repeat something else, or leave no choice for it."""
         first = self._automaton.next_bytes(base)
         is_outside = memory.mode in (BETWEEN, SCALAR)
-        opening = self._tokens.opening if is_outside else self._tokens.opening_out_of_string
-        for token_id in (*self._tokens.repeating, *opening):
+        opening: list[int] = []
+        if self._has_arrays:
+            opening = self._tokens.opening if is_outside else self._tokens.opening_out_of_string
+        for token_id in (*self._repeating, *opening):
             token = self._vocabulary.token_bytes[token_id]
             if token and first >> token[0] & 1:
                 yield token_id
-        if memory.frame is None:
-            return
         if is_outside:
             for byte, tokens in self._tokens.by_first.items():
                 if first >> byte & 1:

@@ -28,8 +28,10 @@ from .json_watch import alike, bytes_to_watch, may_repeat
 from .rules import OPEN_KEY, UNIQUE_ARRAY
 
 DEAD: Final = -2
-_SEARCHED_PLACES: Final = 3000
-"""Places that one search for an ending may try. A state after which it finds none counts as a dead end."""
+_SEARCHED_PLACES: Final = 1000
+"""Places that one search for the shortest ending may try."""
+_GREEDY_PLACES: Final = 20_000
+"""Places that a search for any ending may try after that. A state after which it finds none counts as a dead end."""
 _CACHED: Final = 1 << 16
 _COMMA: Final = ord(",")
 DELIMITERS: Final = 1 << QUOTE | 1 << BACKSLASH
@@ -122,12 +124,17 @@ class Endings:
         return room > words and not (self._comma_ahead(base) and self.is_fragile(base, memory))
 
     def ending(self, base: int, memory: Memory) -> bytes | None:
-        """A shortest ending that repeats nothing, or None."""
+        """A shortest ending that repeats nothing, or one of the shorter ones where many are nearly as short; or None.
+
+        Along an ending that had to be searched, the ending of each place is the rest of it.
+        """
         place = base, memory
         if place not in self._endings:
             _bound(self._endings)
             plain = self._plain_ending(base, memory)
-            self._endings[place] = plain if plain is not None else self._search(base, memory)
+            if plain is None:
+                plain = self._search(base, memory)
+            self._endings[place] = plain
         return self._endings[place]
 
     def _plain_ending(self, base: int, memory: Memory) -> bytes | None:
@@ -149,31 +156,54 @@ class Endings:
         return bytes(text)
 
     def _search(self, base: int, memory: Memory) -> bytes | None:
-        """Best-first by bytes so far and the automaton's ending, which is never longer than one without duplicates."""
+        """Best-first by bytes so far and the automaton's ending, which is never longer than one without duplicates.
+
+        Where keys can be chosen in many ways that cost nearly the same, it would try them all: then only the
+        automaton's ending counts.
+        """
+        found, is_all = self._search_by(base, memory, _SEARCHED_PLACES, is_greedy=False)
+        return (
+            found if found is not None or is_all else self._search_by(base, memory, _GREEDY_PLACES, is_greedy=True)[0]
+        )
+
+    def _search_by(self, base: int, memory: Memory, most: int, *, is_greedy: bool) -> tuple[bytes | None, bool]:
+        """An ending, and whether there is no place left to try."""
         start = base, memory
         best: dict[Place, int] = {(base, alike(memory)): 0}
         came: dict[Place, tuple[Place, int]] = {}
-        heap = [(self._automaton.ending_length(base), 0, 0, start)]
-        tried = 0
-        while heap and tried < _SEARCHED_PLACES:
-            _, length, _, place = heappop(heap)
-            if -length > best[place[0], alike(place[1])]:
+        heap = [(0, 0, 0, 0, start)]
+        tried = made = 0
+        while heap and tried < most:
+            *_, length, place = heappop(heap)
+            if length > best[place[0], alike(place[1])]:
                 continue
             tried += 1
             rest = self._plain_ending(*place) if place[1] == EMPTY or self._automaton.is_accepting(place[0]) else None
             if rest is not None:
-                return _spelled(came, place) + rest
+                return self._spelled(came, place, rest), False
             for byte in self._branches(*place):
                 after = self._step(*place, byte)
                 if after is None:
                     continue
                 key = after[0], alike(after[1])
-                if 1 - length < best.get(key, 1 << 60):
-                    best[key] = 1 - length
+                if length + 1 < best.get(key, 1 << 60):
+                    best[key] = length + 1
                     came[after] = place, byte
-                    total = 1 - length + self._automaton.ending_length(after[0])
-                    heappush(heap, (total, length - 1, len(came), after))
-        return None
+                    made += 1
+                    left = self._automaton.ending_length(after[0])
+                    order = (left, length) if is_greedy else (length + left, -length)
+                    heappush(heap, (*order, made, length + 1, after))
+        return None, not heap
+
+    def _spelled(self, came: dict[Place, tuple[Place, int]], place: Place, rest: bytes) -> bytes:
+        """The text that goes on to `place` and then with `rest`, which is kept for the places on its way."""
+        text = bytearray(rest[::-1])
+        while place in came:
+            place, byte = came[place]
+            text.append(byte)
+            self._endings[place] = bytes(text[::-1])
+            self._alive[place] = True
+        return bytes(text[::-1])
 
     def _step(self, base: int, memory: Memory, byte: int) -> Place | None:
         after = self._automaton.step(base, byte)
@@ -182,7 +212,8 @@ class Endings:
 
     def _branches(self, base: int, memory: Memory) -> Iterator[int]:
         """Bytes to go on with; inside strings, of those that lead to the same state and cannot repeat, only one."""
-        watched = frozenset[int]() if memory.mode == SKIP else bytes_to_watch(memory)
+        nothing = memory.mode == SKIP or memory.frame is None  # then there is nothing to repeat
+        watched = frozenset[int]() if nothing else bytes_to_watch(memory)
         allowed = self._automaton.next_bytes(base)
         if memory.mode not in (SKIP, KEY, STRING) or memory.escape or watched is None:
             yield from (byte for byte in self._preferred if allowed >> byte & 1)
@@ -302,14 +333,6 @@ def _chain(frame: Frame | None) -> list[Frame]:
         frames.append(frame)
         frame = frame.below
     return frames[::-1]
-
-
-def _spelled(came: dict[Place, tuple[Place, int]], place: Place) -> bytes:
-    text = bytearray()
-    while place in came:
-        place, byte = came[place]
-        text.append(byte)
-    return bytes(text[::-1])
 
 
 def _mask(members: frozenset[int]) -> int:

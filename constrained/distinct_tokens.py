@@ -9,6 +9,7 @@ from .rules import OPEN_KEY, UNIQUE_ARRAY
 from .vocabulary import Vocabulary
 
 _COMMA = ord(",")
+_BRACKET = ord("[")
 
 
 class SpanningTokens:
@@ -22,6 +23,7 @@ class SpanningTokens:
         repeating: those and tokens that may hold an element twice.
         opening: tokens that may open an array and go on.
         opening_out_of_string: those of them with a quote before the bracket.
+        opening_after: by what comes before the bracket, the tokens that may open an array and go on.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -32,6 +34,7 @@ class SpanningTokens:
         self.repeating: list[int] = []
         self.opening: list[int] = []
         self.opening_out_of_string: list[int] = []
+        self.opening_after: dict[bytes, list[int]] = {}
         self._trie = vocabulary.trie
         self._first: list[int] = vocabulary.trie.first.tolist()  # a list is read faster
         self._children: dict[int, list[tuple[int, int]]] = {}
@@ -71,6 +74,9 @@ class SpanningTokens:
                 self.string_after_string.append(token_id)
         if b"[" in token[:-1]:
             self.opening.append(token_id)
+            for index in range(len(token) - 1):
+                if token[index] == _BRACKET:
+                    self.opening_after.setdefault(token[:index], []).append(token_id)
             if 0 <= token.find(QUOTE) < token.rfind(b"["):
                 self.opening_out_of_string.append(token_id)
         if _COMMA in token:

@@ -72,6 +72,7 @@ class Program:
         graphs: by position, the graph of each GRAPH.
         words: by position, the words of each EXCEPT.
         rules: how many rules were reached.
+        flags: of all bytes (rules.py), joined.
     """
 
     positions: NDArray[np.int64]
@@ -81,6 +82,7 @@ class Program:
     graphs: dict[int, Graph]
     words: dict[int, frozenset[bytes]]
     rules: int
+    flags: int
 
 
 def build_program(grammar: Rules, limits: CompileLimits, deadline: Deadline, alphabet: int = ALL_BYTES) -> Program:
@@ -110,6 +112,7 @@ def _common(rules: Mapping[str, Node], alphabet: int) -> _Builder:
         builder = _Builder(Rules("", rules), limits, Deadline(limits), alphabet)
         builder.build(rules)
         builder.flatten()
+        builder.find_flags()
         if len(_commons) >= _MOST_COMMONS:
             _commons.clear()
         known = _commons[key] = rules, builder  # with the rules, whose id() may not come again
@@ -138,6 +141,8 @@ class _Builder:
         self._todo: list[_Task] = []
         self._graphs: dict[int, Graph] = {}
         self._words: dict[int, frozenset[bytes]] = {}
+        self._common_flags: dict[str, int] = {}  # by rule that was placed before, of all that it may come to
+        self._flags = 0
 
     def begin(self, other: _Builder) -> None:
         """Begin with what `other` has placed."""
@@ -147,6 +152,7 @@ class _Builder:
         self._entries = other._entries.copy()
         self._graphs = other._graphs.copy()
         self._words = other._words.copy()
+        self._common_flags = other._common_flags
 
     def build(self, names: Iterable[str]) -> None:
         """Place the rules `names`, and all that they need."""
@@ -173,6 +179,19 @@ class _Builder:
         self._flat = positions
         self._rows, self._literals = [], []
 
+    def find_flags(self) -> None:
+        """Find the flags of each rule that was placed, for those who begin with them."""
+        for name, entry in self._entries.items():
+            seen, todo = {entry}, [entry]
+            for here in todo:  # grows while it is walked
+                row = self._flat[here]
+                first = int(row[Field.TARGETS])
+                following = {int(row[Field.NEXT]), int(row[Field.BODY])}
+                following.update(self._targets[first : first + int(row[Field.COUNT])])
+                todo.extend(following - seen)
+                seen |= following
+            self._common_flags[name] = int(np.bitwise_or.reduce(self._flat[list(seen), Field.FLAGS]))
+
     def program(self, start: str) -> Program:
         """The program that begins with the rule `start`."""
         self.flatten()
@@ -185,6 +204,7 @@ class _Builder:
             self._graphs,
             self._words,
             len(self._entries),
+            self._flags | self._common_flags.get(start, 0),
         )
 
     def _fill_literals(self, positions: NDArray[np.int64]) -> None:
@@ -216,6 +236,8 @@ class _Builder:
             known = self._entries[name] = self._new()
             self._new_rules.append(name)
             self._limits.check("rules", len(self._entries), "the grammar's rules")
+        elif name in self._common_flags:
+            self._flags |= self._common_flags[name]
         return known
 
     def _new(self) -> int:
@@ -242,6 +264,7 @@ class _Builder:
 
     def _place(self, node: Node, entry: int, then: int, flags: int) -> None:
         """Make position `entry` do `node` and go on at `then`."""
+        self._flags |= flags
         kind = type(node)  # not `match`: this is the inner loop of a compilation
         if kind is Literal:
             self._place_literal(node.value, entry, then, flags)  # type: ignore[union-attr]  # `kind is` does not narrow

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from palmette.constrained.program import Field, Op, Program
 from palmette.constrained.rules import EMPTY, Graph, StateGraph
 
-FORMAT = 2
+FORMAT = 3
 """Of the bytes; one more with every change."""
 
 _CLASSES = "palmette.constrained."
@@ -55,7 +55,7 @@ def pack_program(program: Program) -> PackedProgram:
     graphs = [packing.graph(position, graph) for position, graph in program.graphs.items()]
     words = [[position, *sorted(left_out)] for position, left_out in program.words.items()]
     arrays = [array.astype(kind).tobytes() for array, kind in _arrays(program)]
-    table = [FORMAT, arrays, program.start, program.rules, packing.specs, graphs, words]
+    table = [FORMAT, arrays, program.start, program.rules, program.flags, packing.specs, graphs, words]
     return PackedProgram(msgspec.msgpack.encode(table), packing.is_plain)
 
 
@@ -70,7 +70,7 @@ def unpack_program(data: bytes, *, is_private: bool = False) -> Program:
         UnreadableProgramError: they are damaged, or of another version.
     """
     try:
-        version, arrays, start, rules, specs, graphs, words = msgspec.msgpack.decode(data)
+        version, arrays, start, rules, flags, specs, graphs, words = msgspec.msgpack.decode(data)
         if version != FORMAT:
             raise UnreadableProgramError(f"the program is of format {version}, not {FORMAT}")
         positions, targets, masks = (
@@ -88,6 +88,7 @@ def unpack_program(data: bytes, *, is_private: bool = False) -> Program:
             {at: Graph(known[spec], (EMPTY,) * counts[at], _value(state, is_private)) for at, spec, state in graphs},
             {at: frozenset(left_out) for at, *left_out in words},
             rules,
+            flags,
         )
     except UnreadableProgramError:
         raise
