@@ -132,14 +132,14 @@ def test_answers_match_on_and_off(tiny_engine: Engine, tiny_model_folder: object
     assert without.completions[0].forced_tokens == 0
 
 
-def test_tokens_with_logprobs_are_all_sampled(tiny_engine: Engine) -> None:
-    """Where log-probabilities are asked for nothing is forced, so that every token has its own."""
+def test_forced_tokens_have_logprobs(tiny_engine: Engine) -> None:
+    """Where log-probabilities are asked for, every token has its own, whether it was forced or sampled."""
     params = SamplingParams(temperature=0, max_tokens=60, logprobs=1)
     nodes: list[Node] = [Text(0, None, "x"), Generate(1, 0, params, Grammar.regex("It is what it is"))]
     event = run_tree(tiny_engine, nodes).done[1]
     assert isinstance(event, Generated)
     completion = event.completions[0]
     assert completion.text == "It is what it is"
-    assert completion.forced_tokens == 0
+    assert completion.forced_tokens > 0
     assert completion.logprobs is not None
     assert len(completion.logprobs) == completion.completion_tokens
