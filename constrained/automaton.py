@@ -425,16 +425,13 @@ def _new_tables(program: Program, limits: CompileLimits, alphabet: int, machine:
 def _kinds(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The kind of each byte, and a byte of each kind: sets of bytes that the program never tells apart."""
     rows = program.masks.astype("<i8").view(np.uint8)
-    member = np.packbits(np.unpackbits(rows, axis=1, bitorder="little"), axis=0).T.tobytes()
-    width = len(member) // 256
-    apart = set().union(*(set(b"".join(words)) for words in program.words.values()))
-    kinds: dict[tuple[bytes, int], int] = {}
-    kind_of = [
-        kinds.setdefault((member[width * byte : width * (byte + 1)], byte if byte in apart else -1), len(kinds))
-        for byte in range(256)
-    ]
-    numbers = np.array(kind_of, np.int64)
-    return numbers, np.unique(numbers, return_index=True)[1].astype(np.int64)
+    members = np.packbits(np.unpackbits(rows, axis=1, bitorder="little"), axis=0).T  # [bytes, masks / 8]
+    apart = np.zeros((256, 2), np.uint8)
+    for byte in set().union(*(set(b"".join(words)) for words in program.words.values())):
+        apart[byte] = byte, 1  # a kind of its own
+    keys = np.ascontiguousarray(np.concatenate([members, apart], axis=1))
+    _, first, kinds = np.unique(keys.view(f"V{keys.shape[1]}").ravel(), return_index=True, return_inverse=True)
+    return kinds.astype(np.int64), first.astype(np.int64)
 
 
 def _doubled(array: NDArray[Any], least: int = 0) -> NDArray[Any]:

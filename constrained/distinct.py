@@ -111,14 +111,16 @@ class Distinct:
             self._banned[state] = self._bans.find(state, EMPTY)
         return self._banned[state]
 
-    def shortest_ending_bytes(self, state: int) -> bytes:
+    def shortest_ending_bytes(self, state: int, *, is_any: bool = False) -> bytes:
         """A shortest text that completes `state` and repeats nothing; empty where it is complete.
+
+        With `is_any`, and where too many are nearly as short, it may be a little longer, and is found fast.
 
         Raises:
             GrammarLimitError: there is none, or none was found in bounded time. Never after tokens that were not
                 banned.
         """
-        ending = self._endings.ending(self.base(state), self.memory(state))
+        ending = self._endings.ending(self.base(state), self.memory(state), is_any=is_any)
         if ending is None:
             raise GrammarLimitError("no ending without a duplicate key or element was found")
         return ending

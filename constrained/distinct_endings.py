@@ -28,10 +28,10 @@ from .json_watch import alike, bytes_to_watch, may_repeat
 from .rules import OPEN_KEY, UNIQUE_ARRAY
 
 DEAD: Final = -2
-_SEARCHED_PLACES: Final = 1000
-"""Places that one search for the shortest ending may try."""
-_GREEDY_PLACES: Final = 20_000
-"""Places that a search for any ending may try after that. A state after which it finds none counts as a dead end."""
+_SHORTEST_PLACES: Final = 150
+"""Places that a search for the shortest ending may try."""
+_ANY_PLACES: Final = 3000
+"""Places that a search for any ending may try. A state after which it finds none counts as a dead end."""
 _CACHED: Final = 1 << 16
 _COMMA: Final = ord(",")
 DELIMITERS: Final = 1 << QUOTE | 1 << BACKSLASH
@@ -75,7 +75,8 @@ class Endings:
         self._automaton = automaton
         self._preferred = tuple(preferred_bytes)
         self._alive: dict[Place, bool] = {}
-        self._endings: dict[Place, bytes | None] = {}
+        self._shortest: dict[Place, bytes | None] = {}
+        self._any: dict[Place, bytes | None] = {}
         self._commas: dict[int, bool] = {}
         self._fragile: dict[tuple[int, Frame], bool] = {}
         self._words: dict[tuple[int, bool], int] = {}
@@ -100,7 +101,7 @@ class Endings:
             return True
         known = self._alive.get((base, memory))
         if known is None:
-            known = self._is_surely_alive(base, memory) or self.ending(base, memory) is not None
+            known = self._is_surely_alive(base, memory) or self.ending(base, memory, is_any=True) is not None
             _bound(self._alive)
             self._alive[base, memory] = known
         return known
@@ -123,19 +124,21 @@ class Endings:
             room = self._rooms[base] = (self._automaton.next_bytes(base) & ~DELIMITERS).bit_count()
         return room > words and not (self._comma_ahead(base) and self.is_fragile(base, memory))
 
-    def ending(self, base: int, memory: Memory) -> bytes | None:
-        """A shortest ending that repeats nothing, or one of the shorter ones where many are nearly as short; or None.
+    def ending(self, base: int, memory: Memory, *, is_any: bool = False) -> bytes | None:
+        """An ending that repeats nothing, or None.
 
-        Along an ending that had to be searched, the ending of each place is the rest of it.
+        It is a shortest one, or with `is_any`, or where so many are nearly as short that a search would try them all,
+        one that repeats little of the automaton's own. Either says None for the same places.
         """
         place = base, memory
-        if place not in self._endings:
-            _bound(self._endings)
-            plain = self._plain_ending(base, memory)
-            if plain is None:
-                plain = self._search(base, memory)
-            self._endings[place] = plain
-        return self._endings[place]
+        known = self._shortest if not is_any else self._any
+        if place not in known:
+            ending = self._plain_ending(base, memory)
+            if ending is None:
+                ending = self._search_any(base, memory) if is_any else self._search_shortest(base, memory)
+            _bound(known)
+            known[place] = ending
+        return known[place]
 
     def _plain_ending(self, base: int, memory: Memory) -> bytes | None:
         """The automaton's own shortest ending, where it repeats nothing."""
@@ -155,53 +158,70 @@ class Endings:
         self._alive.update(dict.fromkeys(way, True))
         return bytes(text)
 
-    def _search(self, base: int, memory: Memory) -> bytes | None:
-        """Best-first by bytes so far and the automaton's ending, which is never longer than one without duplicates.
-
-        Where keys can be chosen in many ways that cost nearly the same, it would try them all: then only the
-        automaton's ending counts.
-        """
-        found, is_all = self._search_by(base, memory, _SEARCHED_PLACES, is_greedy=False)
-        return (
-            found if found is not None or is_all else self._search_by(base, memory, _GREEDY_PLACES, is_greedy=True)[0]
-        )
-
-    def _search_by(self, base: int, memory: Memory, most: int, *, is_greedy: bool) -> tuple[bytes | None, bool]:
-        """An ending, and whether there is no place left to try."""
-        start = base, memory
+    def _search_shortest(self, base: int, memory: Memory) -> bytes | None:
+        """Best-first by bytes so far and the automaton's ending, which is never longer than one without duplicates."""
         best: dict[Place, int] = {(base, alike(memory)): 0}
         came: dict[Place, tuple[Place, int]] = {}
-        heap = [(0, 0, 0, 0, start)]
-        tried = made = 0
-        while heap and tried < most:
-            *_, length, place = heappop(heap)
-            if length > best[place[0], alike(place[1])]:
+        heap = [(self._automaton.ending_length(base), 0, 0, (base, memory))]
+        tried = 0
+        while heap and tried < _SHORTEST_PLACES:
+            _, length, _, place = heappop(heap)
+            if -length > best[place[0], alike(place[1])]:
                 continue
             tried += 1
-            rest = self._plain_ending(*place) if place[1] == EMPTY or self._automaton.is_accepting(place[0]) else None
+            rest = self._rest(place)
             if rest is not None:
-                return self._spelled(came, place, rest), False
+                return self._spelled(came, place, rest)
             for byte in self._branches(*place):
                 after = self._step(*place, byte)
                 if after is None:
                     continue
                 key = after[0], alike(after[1])
-                if length + 1 < best.get(key, 1 << 60):
-                    best[key] = length + 1
+                if 1 - length < best.get(key, 1 << 60):
+                    best[key] = 1 - length
                     came[after] = place, byte
-                    made += 1
-                    left = self._automaton.ending_length(after[0])
-                    order = (left, length) if is_greedy else (length + left, -length)
-                    heappush(heap, (*order, made, length + 1, after))
-        return None, not heap
+                    total = 1 - length + self._automaton.ending_length(after[0])
+                    heappush(heap, (total, length - 1, len(came), after))
+        return self.ending(base, memory, is_any=True)
+
+    def _search_any(self, base: int, memory: Memory) -> bytes | None:
+        """Along the automaton's ending; where it would repeat something, from a late place with another short way."""
+        seen = {(base, alike(memory))}
+        came: dict[Place, tuple[Place, int]] = {}
+        heap = [(2 * self._automaton.ending_length(base), 0, True, 0, (base, memory))]
+        tried = pushed = 0
+        while heap and tried < _ANY_PLACES:
+            rank, order, is_new, length, place = heappop(heap)
+            rest = self._rest(place) if is_new else None
+            if rest is not None:
+                return self._spelled(came, place, rest)
+            if is_new:  # all its other ways come later
+                heappush(heap, (rank, order, False, length, place))
+                branches = [self._automaton.ending_step(place[0])[0]]
+            else:
+                tried += 1
+                branches = list(self._branches(*place))
+            for byte in branches:
+                after = self._step(*place, byte)
+                if after is not None and (key := (after[0], alike(after[1]))) not in seen:
+                    seen.add(key)
+                    came[after] = place, byte
+                    pushed += 1
+                    rank = length + 1 + 2 * self._automaton.ending_length(after[0])
+                    heappush(heap, (rank, -pushed, True, length + 1, after))
+        return None
+
+    def _rest(self, place: Place) -> bytes | None:
+        """How the automaton goes on to the end from a place where nothing can repeat any more; None elsewhere."""
+        is_free = place[1] == EMPTY or self._automaton.is_accepting(place[0])
+        return self._plain_ending(*place) if is_free else None
 
     def _spelled(self, came: dict[Place, tuple[Place, int]], place: Place, rest: bytes) -> bytes:
-        """The text that goes on to `place` and then with `rest`, which is kept for the places on its way."""
+        """The text that goes on to `place` and then with `rest`; the places on its way are alive."""
         text = bytearray(rest[::-1])
         while place in came:
             place, byte = came[place]
             text.append(byte)
-            self._endings[place] = bytes(text[::-1])
             self._alive[place] = True
         return bytes(text[::-1])
 
@@ -307,20 +327,20 @@ class Endings:
         """Different keys or elements that may come in `base`, counted up to `most`, and by limited trying."""
         blank = self.follower.new_object if is_key else self.follower.new_array
         words: set[object] = set()
-        stack: list[Place] = [(base, blank)]
-        seen = set(stack)
+        heap: list[tuple[int, int, Place]] = [(0, 0, (base, blank))]
+        seen: set[Place] = set()
         tries = 100 + 20 * most
-        while stack and len(words) < most and tries:
+        while heap and len(words) < most and tries:
             tries -= 1
-            place = stack.pop()
-            for byte in list(self._branches(*place))[::-1]:
+            place = heappop(heap)[2]
+            for byte in self._branches(*place):
                 after = self._step(*place, byte)
-                if after is None or after[1].frame is None or after in seen:
+                if after is None or after[1].frame is None or (key := (after[0], alike(after[1]))) in seen:
                     continue
-                seen.add(after)
+                seen.add(key)
                 frame = after[1].frame
                 if frame is blank.frame or frame.below is not None:
-                    stack.append(after)
+                    heappush(heap, (self._automaton.ending_length(after[0]), len(seen), after))
                 else:
                     words.update(frame.keys or frame.used or ())
         return len(words)

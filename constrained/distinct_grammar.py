@@ -15,7 +15,7 @@ from .vocabulary import Vocabulary
 
 _CACHED = 1 << 16
 _FAR_BYTES = 1 << 10  # of an ending; few detours make it longer, and far fewer tokens spell it
-_WEIGHED = 256
+_WEIGHED = 64
 """With a budget that is nearly used up, of the tokens whose endings must be searched one by one so many are tried."""
 
 
@@ -67,10 +67,14 @@ class DistinctGrammar(CompiledGrammar):
                 fits[landing == target] = self._ending_fits(target, tokens_left - 1)
                 landing[landing == target] = -1
         candidates = np.flatnonzero(landing >= 0).tolist()
-        for token_id in (*self.shortest_ending(state)[:1], *candidates[:_WEIGHED]):
+        for token_id in candidates[:_WEIGHED]:
             following = self._distinct.advance(state, token_id)
-            ending = None if following is None else self._spelled(self._ending_text(following))
+            ending = None if following is None else self._spelled(self._ending_text(following, is_any=True))
             fits[token_id] = ending is not None and len(ending) <= tokens_left - 1
+        ending = self.shortest_ending(state)
+        if 0 < len(ending) <= tokens_left:
+            fits[ending[0]] = True
+            self._keep_rest(state, ending)
         return self._pack(fits, self.is_accepting(state))
 
     def forced_bytes(self, state: int) -> bytes:
@@ -108,12 +112,21 @@ class DistinctGrammar(CompiledGrammar):
         self._plain.update(dict.fromkeys(way, known))
         return known
 
-    def _ending_text(self, state: int) -> bytes:
+    def _keep_rest(self, state: int, ending: tuple[int, ...]) -> None:
+        """Let the ending after the first token of an `ending` be its rest, unless one of as few tokens is known."""
+        following = self._distinct.advance(state, ending[0])
+        if following is not None:
+            known = self._spelled(self._ending_text(following, is_any=True))
+            if known is None or len(known) >= len(ending):
+                first = self.vocabulary.token_bytes[ending[0]] or b""
+                self._texts[following] = self._ending_text(state)[len(first) :]
+
+    def _ending_text(self, state: int, *, is_any: bool = False) -> bytes:
         known = self._texts.get(state)
         if known is None:
             if len(self._texts) >= _CACHED:
                 self._texts.clear()
-            known = self._texts[state] = self._distinct.shortest_ending_bytes(state)
+            known = self._texts[state] = self._distinct.shortest_ending_bytes(state, is_any=is_any)
         return known
 
     def _spelled(self, text: bytes) -> tuple[int, ...] | None:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -418,6 +419,37 @@ def test_schemas_flag_their_keys_and_arrays(schema: dict[str, Any], document: st
             return
         state = follower.advance(state, byte)
     assert distinct
+
+
+_DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
+_FAR = (
+    {"type": "object", "minProperties": 3, "additionalProperties": _DIGIT},
+    {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "minProperties": 8},
+    {"type": "object", "minProperties": 4, "propertyNames": {"pattern": "^[ab]{1,2}$"}},
+    {"type": "array", "items": _DIGIT, "uniqueItems": True, "minItems": 10},
+    {"type": "array", "uniqueItems": True, "minItems": 6},
+)
+
+
+@pytest.mark.parametrize("schema", _FAR)
+@pytest.mark.parametrize("spare", [0, 6])
+def test_budgets_suffice_where_many_must_differ(schema: dict[str, Any], spare: int) -> None:
+    """Random walks by `mask_within` end in time without a duplicate, even with no token to spare."""
+    compiled = compile_grammar(Grammar.json_schema(schema), BYTES)
+    for seed in range(3):
+        choices, state, before = random.Random(seed), compiled.start, b""
+        left = len(compiled.shortest_ending(state)) + spare
+        while left:
+            bits = np.unpackbits(compiled.mask_within(state, left).view(np.uint8), bitorder="little")
+            ordinary = [token_id for token_id in np.flatnonzero(bits).tolist() if token_id not in BYTES.end_ids]
+            if not ordinary:
+                break
+            token_id = choices.choice(ordinary)
+            following = compiled.advance(state, token_id)
+            assert following is not None
+            state, before, left = following, before + (BYTES.token_bytes[token_id] or b""), left - 1
+        assert compiled.is_accepting(state), before
+        value_of(before)
 
 
 def test_memory_ends_with_what_it_watches() -> None:
