@@ -68,12 +68,12 @@ def warm_up() -> None:
     """
     vocabulary = Vocabulary([b"a", b"b", b"ab"])
     words = Except(Repeat(byte_set(b"ab"), 1, None), frozenset({b"a", b"b"}))
-    rules = Rules("start", {"start": Sequence((words, Repeat(Literal(b"b"), 0, 200)))})
+    rules = Rules("start", {"start": Sequence((words, Repeat(Literal(b"b"), 0, 2000)))})
     limits = CompileLimits(seconds=float("inf"))
     automaton = LazyAutomaton(build_program(rules, limits, Deadline(limits)), limits, range(256))
     state = automaton.start
     path = np.zeros(vocabulary.longest + 1, np.int32)
-    for _ in range(200):
+    for _ in range(1200):  # enough to make every array larger
         state = automaton.step(state, ord("b"))
     automaton.walk_mask(vocabulary.trie, state, path, np.zeros(vocabulary.words, np.uint32))
     automaton.walk_landing(vocabulary.trie, state, path, np.zeros(3, np.int32))
