@@ -93,6 +93,9 @@ class DistinctGrammar(CompiledGrammar):
         Raises:
             UnsatisfiableGrammarError: the vocabulary has no tokens that spell it.
         """
+        base = self._distinct.base(state)
+        if state not in self._texts and self._is_plain(base):
+            return super().shortest_ending(base)  # the one by which `mask_within` judges
         tokens = self._spelled(self._ending_text(state))
         if tokens is None:
             raise UnsatisfiableGrammarError("this vocabulary has no tokens that spell the shortest ending")
@@ -115,11 +118,12 @@ class DistinctGrammar(CompiledGrammar):
     def _keep_rest(self, state: int, ending: tuple[int, ...]) -> None:
         """Let the ending after the first token of an `ending` be its rest, unless one of as few tokens is known."""
         following = self._distinct.advance(state, ending[0])
-        if following is not None:
-            known = self._spelled(self._ending_text(following, is_any=True))
-            if known is None or len(known) >= len(ending):
-                first = self.vocabulary.token_bytes[ending[0]] or b""
-                self._texts[following] = self._ending_text(state)[len(first) :]
+        if following is None:
+            return
+        if not self._is_plain(self._distinct.base(following)):
+            self._ending_text(following, is_any=True)
+        if len(self.shortest_ending(following)) >= len(ending):
+            self._texts[following] = b"".join(self.vocabulary.token_bytes[token] or b"" for token in ending[1:])
 
     def _ending_text(self, state: int, *, is_any: bool = False) -> bytes:
         known = self._texts.get(state)

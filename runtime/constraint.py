@@ -93,11 +93,12 @@ def constrain(request: Request, compiled: TokenGrammar) -> Matcher:
     return matcher
 
 
-def accept_within_budget(request: Request, token_id: int) -> bool:
+def accept_within_budget(request: Request, token_id: int, *, is_forced: bool = False) -> bool:
     """Move the matcher on by one token, if after it an ending still fits the request's tokens or need not.
 
     A token that closes the last way to an ending is rare, so it is cheaper to draw one again than to know all of them
-    before every draw. A greedy request gets the same token either way.
+    before every draw. A greedy request gets the same token either way. Forced text (`is_forced`) is spelled as the
+    tokenizer spells it, which may take more tokens than are left.
 
     Returns:
         False where no ending would fit; the matcher has not moved then, and the request is steered from now on.
@@ -120,7 +121,7 @@ def accept_within_budget(request: Request, token_id: int) -> bool:
         request.steered = ending + NEAR_ENDING >= left
         return True
     matcher.rollback(1)
-    if request.steered:
+    if request.steered and not is_forced:
         raise EngineError(f"token {token_id} was allowed, but the ending after it takes {ending} of {left} tokens")
     request.steered = True
     return False

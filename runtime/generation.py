@@ -64,7 +64,7 @@ class Generation:
         shown = ""
         forced = self._forced_text(request)
         for token_id in forced if request.params.logprobs is None else _before_end(request, forced):
-            text = self._take(request, token_id)
+            text = self._take(request, token_id, is_forced=True)
             if text is None:
                 break
             request.forced += 1
@@ -73,13 +73,13 @@ class Generation:
                 break
         return shown
 
-    def _take(self, request: Request, token_id: int) -> str | None:
+    def _take(self, request: Request, token_id: int, *, is_forced: bool = False) -> str | None:
         """Append a token and end the output where it ends; None where an ending would no longer fit."""
         if self._is_end(request, token_id):
             request.append(token_id)
             return self._finish(request, "stop", token_id)
         may_stop = stop_is_legal(request, token_id)
-        if request.matcher is not None and not accept_within_budget(request, token_id):
+        if request.matcher is not None and not accept_within_budget(request, token_id, is_forced=is_forced):
             return None
         request.append(token_id)
         text = request.text.push(token_id, may_stop=may_stop)

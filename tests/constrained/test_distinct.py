@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.constrained.reference import BYTES
+from tests.constrained.reference import BYTES, token_set
 
 from palmette.constrained import Grammar, compile_grammar
 from palmette.constrained.automaton import DEAD, LazyAutomaton
 from palmette.constrained.distinct import FIRST_COMBINED, Distinct
+from palmette.constrained.distinct_grammar import DistinctGrammar
 from palmette.constrained.errors import GrammarLimitError
 from palmette.constrained.limits import DEFAULT_LIMITS, Deadline
 from palmette.constrained.program import build_program
@@ -476,3 +477,22 @@ def test_forgotten_states_are_refused() -> None:
     with pytest.raises(GrammarLimitError, match="forgotten"):
         distinct.banned(old)
     assert after(distinct, '{"a":"') != old
+
+
+def test_the_ending_that_a_mask_judges_by_is_the_one_that_counts() -> None:
+    """Where a token fits by the automaton's own ending, that ending is the answer to how far the end is, too."""
+    schema = {"properties": {"abcde": {"type": "integer"}, "abcdf": {"enum": ["xy", "zw"]}}, "required": ["abcdf"]}
+    tokens = [*(bytes([byte]) for byte in range(256)), b'abcdf":', b'"xy', b'"}', b'{"', b'zw"}']
+    vocabulary = Vocabulary(tokens, end_ids=[261], size=262)
+    compiled = compile_grammar(Grammar.json_schema(schema), vocabulary)
+    assert isinstance(compiled, DistinctGrammar)
+    draw = random.Random(1)
+    for _ in range(30):
+        state = compiled.start
+        left = len(compiled.shortest_ending(state)) + draw.randrange(4)
+        while allowed := sorted(token_set(compiled.mask_within(state, left)) - vocabulary.end_ids):
+            following = compiled.advance(state, draw.choice(allowed))
+            assert following is not None
+            state, left = following, left - 1
+            assert len(compiled.shortest_ending(state)) <= left
+        assert compiled.is_accepting(state)

@@ -113,3 +113,15 @@ def test_too_short_from_the_start() -> None:
     with pytest.raises(RequestError, match="takes 2 tokens, but max_tokens=1; allow at least 2"):
         constrained(chain, 1)
     assert np.count_nonzero(unpack(chain.mask(2))) == 2
+
+
+def test_forced_text_that_does_not_fit_is_left_to_the_model() -> None:
+    """The tokenizer may spell forced text in more tokens than are left; that is no error, and nothing is taken."""
+    request = constrained(BRACKETS, 20)
+    request.max_output, request.steered = 1, True
+    assert request.matcher is not None
+    state = request.matcher.state
+    assert not accept_within_budget(request, token("b"), is_forced=True)
+    assert request.matcher.state == state
+    with pytest.raises(EngineError, match="was allowed, but the ending after it takes"):
+        accept_within_budget(request, token("b"))
