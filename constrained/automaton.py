@@ -116,11 +116,6 @@ class LazyAutomaton:
         """Bytes of a shortest ending from `state`; 0 exactly where it is accepting."""
         return int(self._t.state_length[state])
 
-    def ending_lengths(self) -> NDArray[np.int64]:
-        """[states so far] `ending_length` of each."""
-        lengths: NDArray[np.int64] = self._t.state_length[: len(self)]
-        return lengths
-
     def cover(self, state: int) -> int:
         """Byte k: how many characters of slice k may follow whatever they are, `machine.MANY` without bound."""
         return int(self._t.state_cover[state])
