@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -24,6 +23,7 @@ from .errors import GrammarError, UnsupportedGrammarError
 from .limits import CompileLimits
 from .regex import CharRules
 from .rules import EMPTY, Choice, Literal, Node, Repeat, RuleRef, Sequence
+from .source_reader import SourceReader
 
 _SPACE = re.compile(r"(?:[ \t\r\n\f]+|#[^\n]*)*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -66,13 +66,11 @@ def parse_ebnf(source: str, chars: CharRules, limits: CompileLimits) -> dict[str
     return _Parser(source, chars, limits).parse()
 
 
-class _Parser:
+class _Parser(SourceReader):
     def __init__(self, source: str, chars: CharRules, limits: CompileLimits) -> None:
-        self._source = source
-        self._line_starts = [0, *(found.end() for found in re.finditer("\n", source))]
+        super().__init__(source)
         self._chars = chars
         self._limits = limits
-        self._at = 0
         self._depth = 0
         self._rules: dict[str, Definition] = {}
         self._used: dict[str, int] = {}  # where each name was referred to first
@@ -91,21 +89,6 @@ class _Parser:
     def _skip_space(self) -> None:
         found = _SPACE.match(self._source, self._at)
         self._at = found.end() if found else self._at
-
-    def _peek(self) -> str:
-        return self._source[self._at : self._at + 1]
-
-    def _take(self, text: str) -> bool:
-        found = self._source.startswith(text, self._at)
-        self._at += len(text) if found else 0
-        return found
-
-    def _place(self, offset: int) -> str:
-        line = bisect_right(self._line_starts, offset)
-        return f"line {line}, column {offset - self._line_starts[line - 1] + 1}"
-
-    def _found(self, offset: int) -> str:
-        return repr(self._source[offset]) if offset < len(self._source) else "the end of the grammar"
 
     def _fail(self, problem: str, offset: int) -> NoReturn:
         raise GrammarError(f"bad EBNF: {problem}", pointer=self._place(offset))

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from bisect import bisect_right
 from typing import NoReturn
 
 from .code_points import CodePoints
@@ -29,6 +28,7 @@ from .errors import GrammarError, UnsupportedGrammarError
 from .lark_terminals import COMMON_TERMINALS, Terminals, unescaped
 from .limits import CompileLimits
 from .rules import EMPTY, Choice, Literal, Node, Repeat, RuleRef, Sequence, optional
+from .source_reader import SourceReader
 
 IGNORED = "lark/ignored"
 """The rule of what may stand between terminals."""
@@ -64,13 +64,11 @@ def parse_lark(source: str, terminals: Terminals, limits: CompileLimits) -> dict
     return _Parser(source, terminals, limits).parse()
 
 
-class _Parser:
+class _Parser(SourceReader):
     def __init__(self, source: str, terminals: Terminals, limits: CompileLimits) -> None:
-        self._source = source
-        self._line_starts = [0, *(found.end() for found in re.finditer("\n", source))]
+        super().__init__(source)
         self._terminals = terminals
         self._limits = limits
-        self._at = 0
         self._depth = 0
         self._owner = ""  # the name that is being defined
         self._defined: dict[str, Definition] = {}
@@ -95,25 +93,10 @@ class _Parser:
         found = _SPACE.match(self._source, self._at)
         self._at = found.end() if found else self._at
 
-    def _peek(self) -> str:
-        return self._source[self._at : self._at + 1]
-
-    def _take(self, text: str) -> bool:
-        found = self._source.startswith(text, self._at)
-        self._at += len(text) if found else 0
-        return found
-
     def _take_match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         found = pattern.match(self._source, self._at)
         self._at = found.end() if found else self._at
         return found
-
-    def _place(self, offset: int) -> str:
-        line = bisect_right(self._line_starts, offset)
-        return f"line {line}, column {offset - self._line_starts[line - 1] + 1}"
-
-    def _found(self, offset: int) -> str:
-        return repr(self._source[offset]) if offset < len(self._source) else "the end of the grammar"
 
     def _fail(self, problem: str, offset: int) -> NoReturn:
         raise GrammarError(f"bad Lark grammar: {problem}", pointer=self._place(offset))
