@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 from .clock import Clock, MonotonicClock
 from .errors import EngineError, RequestError
 from .jobs import compiled_stops
+from .messages import CacheTree, SessionOptions
 from .program import Event, Generate, ModelInfo, Node, Reference
 from .request import Request
 from .request_tree import RequestTree
@@ -66,7 +67,7 @@ class Engine:
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
-    def open(self, events: EventSink) -> EngineSession:
+    def open(self, events: EventSink, options: SessionOptions = SessionOptions()) -> EngineSession:
         """Open an empty request tree whose events go to `events`, called from the engine's thread.
 
         Raises:
@@ -83,6 +84,10 @@ class Engine:
     def stats(self) -> SchedulerStats:
         """Counts of the scheduler at this moment: queues, running batch, pages, cache."""
         return self._ask(self._scheduler.stats)
+
+    def cache_tree(self, limit: int) -> CacheTree:
+        """Up to `limit` nodes of the radix cache, the most used first."""
+        return CacheTree(())
 
     def shutdown(self) -> None:
         """Fail what still runs and stop the engine's thread. Calling it twice is allowed."""
@@ -210,6 +215,10 @@ class EngineSession:
                 compiled_stops(node.params.stop_regex)
         self._engine._send(lambda: self._grow(taken))
         self._node_ids |= added
+
+    def abort(self) -> None:
+        """End what still runs: every node that is not done ends in a `Failed` event. The session stays open."""
+        self._engine._send(lambda: self.tree.fail_all("RequestAbortedError", "the program was aborted"))
 
     def close(self) -> None:
         """Abort what still runs and forget the tree. No event comes after it returns. Closing twice is allowed."""

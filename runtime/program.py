@@ -29,6 +29,14 @@ class Text(msgspec.Struct, frozen=True, tag="text"):
     template: bool = False
 
 
+class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
+    """Constant token ids, special ones too. Text before them is encoded by itself."""
+
+    id: int
+    parent: int | None
+    token_ids: tuple[int, ...]
+
+
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
     """A generation; the branch goes on with the first of its `n` answers. `stream` asks for `Delta` events."""
 
@@ -77,7 +85,7 @@ class Reference(msgspec.Struct, frozen=True, tag="reference"):
     unquoted: bool = False
 
 
-Node = Text | Generate | Select | Fork | Join | Reference
+Node = Text | Tokens | Generate | Select | Fork | Join | Reference
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -145,11 +153,16 @@ class NodeUsage(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True, tag="delta"):
-    """More text of answer `index` of a streamed generation. The deltas of an answer join to its whole text."""
+    """More of answer `index` of a streamed generation. The deltas of an answer join to its whole text.
+
+    `logprobs`, where they were asked for, are those of the tokens since the last delta; text that is held back comes
+    later than its tokens.
+    """
 
     node: int
     text: str
     index: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Generated(msgspec.Struct, frozen=True, tag="generated"):
@@ -174,11 +187,15 @@ class Selected(msgspec.Struct, frozen=True, tag="selected"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """A node failed. `kind` names the class of the error (`RequestError`, `GrammarError`, ...)."""
+    """A node failed. `kind` names the class of the error (`RequestError`, `GrammarError`, ...).
+
+    `retry_after_s`: the engine was too busy; the same may go well after so many seconds.
+    """
 
     node: int
     kind: str
     message: str
+    retry_after_s: float | None = None
 
 
 Event = Delta | Generated | Selected | Failed

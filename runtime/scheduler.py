@@ -22,6 +22,7 @@ from .generation import ForcedText, Generation
 from .grammar_queue import GrammarQueue
 from .kv_memory import KVMemory
 from .logprobs import sampled_logprob, take_scores
+from .messages import SchedulerStats
 from .policy import OutputEstimate
 from .request import Request, check_request
 from .running_batch import RunningBatch
@@ -40,28 +41,6 @@ class RequestUpdate:
     request: Request
     text: str
     finished: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
-    """Counts at one moment.
-
-    Attributes:
-        steps, retractions: so far.
-        compiling, waiting, running: requests that wait for their grammar, wait for room, and run.
-        free_pages, evictable_pages, protected_pages, total_pages: of the KV pool; evictable and protected pages belong
-            to the radix cache, and running requests own the rest.
-    """
-
-    steps: int
-    retractions: int
-    compiling: int
-    waiting: int
-    running: int
-    free_pages: int
-    evictable_pages: int
-    protected_pages: int
-    total_pages: int
 
 
 class Scheduler:
