@@ -82,7 +82,7 @@ class Palmette:
         import palmette as pt
 
         self._pt = pt
-        self._engine = pt.runtime.launch(str(folder), max_total_tokens=16_384)
+        self._engine = pt.runtime.launch(str(folder), max_total_tokens=16_384, processes=False)
 
         @pt.function
         def complete(s: pt.ProgramState, prompts: list[str], new_tokens: int) -> None:

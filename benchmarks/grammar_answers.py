@@ -92,7 +92,7 @@ def first_error(value: Any, schema: Any, formats: bool = False) -> str | None:
 def run_answers(cases: Sequence[Case]) -> dict[str, Any]:
     """Ask at every budget and temperature; print counts, and every answer that is not right."""
     found: list[Answer] = []
-    with pt.runtime.launch(seed=0, max_total_tokens=60_000) as engine:
+    with pt.runtime.launch(seed=0, max_total_tokens=60_000, processes=False) as engine:
         for temperature in TEMPERATURES:
             for max_tokens in BUDGETS:
                 began = time.perf_counter()
@@ -162,7 +162,7 @@ def run_throughput(schema: Path) -> dict[str, Any]:
     """
     grammar = Grammar.json_schema(schema.read_text(encoding="utf-8"), whitespace="none")
     rows = []
-    with pt.runtime.launch(seed=0, max_total_tokens=30_000) as engine:
+    with pt.runtime.launch(seed=0, max_total_tokens=30_000, processes=False) as engine:
         for batch in BATCHES:
             prompts = read_prompts(schema.with_name("workloads.py"), engine, batch)
             rows.append(_compare(engine, prompts, grammar))

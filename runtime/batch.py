@@ -22,7 +22,7 @@ FROM_SLOT = -1
 """In `StepPlan.token_ids`: the token last sampled for the row's slot, which the host may not know yet."""
 
 UNCONSTRAINED = -1
-"""In `StepPlan.mask_rows`: no mask."""
+"""In `StepMasks.rows`: no mask."""
 
 NOT_FINITE = -1
 """In `StepResult.token_ids`: nothing was sampled, because the row's logits hold NaN or infinity."""
@@ -67,8 +67,6 @@ class StepPlan:
         slots: [R], request slot of each row.
         sample_rows: [S], rows whose last token's logits are sampled.
         output_positions: [S], index of the sampled token in its request's output: the random stream's counter.
-        mask_rows: [S], row of the mask table, or `UNCONSTRAINED`.
-        mask_updates: mask-table rows to write before sampling, as ids [U] and packed bits [U, ceil(vocab / 32)].
         score_tokens: [P], flat token index t whose logits score score_targets.
         score_targets: [P], token id scored there.
         score_top: [P], how many of the likeliest tokens are wanted there beside it.
@@ -86,11 +84,23 @@ class StepPlan:
     slots: Int32Array
     sample_rows: Int32Array
     output_positions: Int32Array
-    mask_rows: Int32Array
-    mask_updates: tuple[Int32Array, UInt32Array] | None
     score_tokens: Int32Array
     score_targets: Int32Array
     score_top: Int32Array
+
+
+@dataclass(frozen=True, slots=True)
+class StepMasks:
+    """What the sampled rows of a step are held to. It comes after the plan: finding masks may take until the step
+    before is processed, and the forward pass needs none.
+
+    Attributes:
+        rows: [S], row of the mask table, or `UNCONSTRAINED`.
+        updates: mask-table rows to write before sampling, as ids [U] and packed bits [U, ceil(vocab / 32)].
+    """
+
+    rows: Int32Array
+    updates: tuple[Int32Array, UInt32Array] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,7 @@ class StepResult:
         score_logprobs: [P], of score_targets under the raw logits; NaN where those are not finite.
         score_top: the likeliest tokens at each of score_tokens as (ids [P, K], logprobs [P, K]), likeliest first. K is
             the largest number that the plan asks for; what a place has beyond its own number means nothing.
+        device_s: how long the device was busy with the step.
     """
 
     step: int
@@ -115,16 +126,21 @@ class StepResult:
     top_logprobs: tuple[tuple[Int32Array, Float32Array] | None, ...]
     score_logprobs: Float32Array
     score_top: tuple[Int32Array, Float32Array]
+    device_s: float = 0.0
 
 
 class StepHandle(Protocol):
     """A step in flight."""
 
+    def sample(self, masks: StepMasks | None = None) -> None:
+        """Have the step's rows sampled, under `masks` where there are any. To be called before the next launch."""
+
     def result(self) -> StepResult:
-        """Wait for the step. May be called once."""
+        """Wait for the step, sampled without masks where `sample` was not called. May be called once."""
 
 
 class Runner(Protocol):
     """Executes steps in the order they are launched."""
 
-    def launch(self, plan: StepPlan) -> StepHandle: ...
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Begin the forward pass of a step."""

@@ -10,7 +10,7 @@ from palmette.constrained.backends.names import GrammarBackendName
 
 from .errors import RequestError
 
-Policy = Literal["fcfs", "lpm"]
+Policy = Literal["fcfs", "lpm", "dfs-weight", "random"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
@@ -21,6 +21,9 @@ MODELS = (
     "'HuggingFaceTB/SmolLM2-135M-Instruct'; or nothing, for the built-in model"
 )
 """What may be given as a model."""
+
+MOST_SECONDS = 1e6
+"""The longest time that may be set, some eleven days: a longer one is as good as none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +48,18 @@ class EngineConfig:
         page_size: tokens a page; None is the device's default (1 on a CPU).
         max_running_requests: most requests in the running batch.
         chunk_size: most tokens computed in one step: longer prompts are computed in chunks.
-        policy: order of the waiting queue: first come first served, or longest prefix match first.
+        policy: order of the waiting queue: "fcfs" first come, first served; "lpm" longest cached prefix first;
+            "dfs-weight" through the radix cache, subtrees that most wait for first; "random".
+        max_wait_s: seconds for which later requests may begin before a waiting one, counted from the first that does.
+            0 keeps the order of arrival. More is worth it where long queues of programs share prefixes and only the
+            time of all of them matters.
+        max_queued_requests: most requests that wait for room or for their grammar; another is refused with
+            QueueFullError. A fork or a generation with `n` is as many requests as it has branches or answers.
+        request_timeout_s: seconds after which a request that has not ended fails with RequestTimeoutError; None is no
+            limit. A program or a client may ask for less, or for more.
         radix_cache: keep finished prefixes for later requests.
         jump_forward: append text that a grammar forces without sampling it.
+        overlap: launch each step before the one before it is processed; None does where a GPU computes.
         seed: of random weights and of requests that name no seed.
         attention_backend: None picks the device's best.
         mask_rows: rows of the grammar mask table.
@@ -73,8 +85,12 @@ class EngineConfig:
     max_running_requests: int = 256
     chunk_size: int = 2048
     policy: Policy = "lpm"
+    max_wait_s: float = 2.0
+    max_queued_requests: int = 16384
+    request_timeout_s: float | None = None
     radix_cache: bool = True
     jump_forward: bool = True
+    overlap: bool | None = None
     seed: int | None = None
     attention_backend: str | None = None
     mask_rows: int = 4096
@@ -97,13 +113,29 @@ class EngineConfig:
             most = _MOST.get(name, _LARGEST)
             if value is not None and value > most and name not in _IN_BYTES:
                 raise RequestError(f"{name} must be a whole number of at most {most}, not {value!r}")
+        for name, least in _SECONDS.items():
+            _check_seconds(name, getattr(self, name), least)
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if self.overlap is not None and not isinstance(self.overlap, bool):
+            raise RequestError(f"overlap must be True, False or None, not {self.overlap!r}")
         for name in ("revision", "device", "attention_backend", "grammar_cache_dir"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise RequestError(f"{name} must be a string or None, not {value!r}")
+
+
+def _check_seconds(name: str, value: object, least: float) -> None:
+    """Refuse what is no finite number of seconds, too few or too many. None is allowed where it is the default."""
+    optional = name == "request_timeout_s"
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= MOST_SECONDS:
+        raise RequestError(
+            f"{name} must be a number of seconds from {least:g} to {MOST_SECONDS:g}{', or None' if optional else ''},"
+            f" not {value!r}"
+        )
 
 
 class EngineSettings(TypedDict, total=False):
@@ -123,8 +155,12 @@ class EngineSettings(TypedDict, total=False):
     max_running_requests: int
     chunk_size: int
     policy: Policy
+    max_wait_s: float
+    max_queued_requests: int
+    request_timeout_s: float | None
     radix_cache: bool
     jump_forward: bool
+    overlap: bool | None
     seed: int | None
     attention_backend: str | None
     mask_rows: int
@@ -142,6 +178,7 @@ _CHOICES = {
     "grammar_backend": get_args(GrammarBackendName),
 }
 _SWITCHES = ("offline", "radix_cache", "jump_forward")
+_SECONDS = {"max_wait_s": 0.0, "request_timeout_s": 0.001}
 _LARGEST = 2**31 - 1  # tokens and pages are counted in 32 bits
 _IN_BYTES = ("memory_bytes", "grammar_cache_bytes")
 _MOST = {"max_running_requests": 1 << 16, "mask_rows": 1 << 20}  # each takes memory when an engine starts
@@ -151,6 +188,7 @@ _POSITIVE = (
     "memory_bytes",
     "page_size",
     "max_running_requests",
+    "max_queued_requests",
     "chunk_size",
     "mask_rows",
     "grammar_cache_bytes",

@@ -51,6 +51,11 @@ class Context:
     before: Context | None = None  # what stands before it
 
     @property
+    def text_length(self) -> int:
+        """Characters of the constant text since the last generation."""
+        return sum(len(piece.text) for piece in self.pieces)
+
+    @property
     def pieces(self) -> list[Piece]:
         """The constant text since the last generation. Contexts share it: a chain of nodes holds each piece once."""
         pieces = []
@@ -70,6 +75,19 @@ class Context:
             return self
         _check_characters(text)
         return Context(self.settled, Piece(text, template, owner), self)
+
+    def with_tokens(self, token_ids: Sequence[int], tokenizer: Tokenizer, *, owner: int) -> Context:
+        """The context with constant token ids behind it. The text before them is encoded by itself.
+
+        Raises:
+            RequestError: a token id that the tokenizer does not have.
+        """
+        known = len(tokenizer.token_bytes)
+        for token_id in token_ids:
+            if not 0 <= token_id < known:
+                raise RequestError(f"token id {token_id} is not one of the tokenizer's, which are 0 to {known - 1}")
+        before = self.encode(tokenizer) if self.piece is not None else self.settled
+        return self.with_output(before, token_ids, "", owner=owner)
 
     def with_output(self, prompt: Prompt, token_ids: Sequence[int], tail: str, *, owner: int) -> Context:
         """The context after a generation: `prompt`, its `token_ids`, and the `tail` of a token that a stop cut."""

@@ -6,8 +6,39 @@ import codecs
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from .messages import RequestOutput, StepOutput
+
 if TYPE_CHECKING:
     from palmette.constrained.stop_pattern import Match, StopPatterns, StopSearch
+
+
+class UnreadText:
+    """The output of a request whose text the scheduler need not look at, since no stop string can end it.
+
+    It has the methods of `OutputText`, and shows nothing: its text is made from the tokens by a `Detokenizer`.
+    """
+
+    __slots__ = ("num_tokens",)
+
+    matched: str | None = None
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+
+    def push(self, token_id: int, *, may_stop: bool = True) -> str:
+        """Count one more token."""
+        self.num_tokens += 1
+        return ""
+
+    def finish(self, *, may_stop: bool = True) -> str:
+        """Nothing was held back."""
+        return ""
+
+    def dropped_bytes(self, token_id: int) -> int | None:
+        """No token stops it."""
+        return None
 
 
 class OutputText:
@@ -104,6 +135,11 @@ class OutputText:
         return None if found is None else len(pending[found[0] :].encode()) + len(data) - used
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens taken."""
+        return len(self._token_ids)
+
+    @property
     def kept_ids(self) -> tuple[tuple[int, ...], str]:
         """The tokens of the text, for what continues it: meaningful after a match or `finish`.
 
@@ -190,3 +226,54 @@ class OutputText:
                 if any(len(stop) > len(end) and stop.startswith(end) for stop in self._stop):
                     return start
         return len(pending)
+
+
+class Detokenizer:
+    """Makes text of the token ids in a scheduler's news, for requests whose text the scheduler has not read.
+
+    Args:
+        token_bytes: exact bytes of each token; None for special tokens.
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes | None]) -> None:
+        self._token_bytes = token_bytes
+        self._streams: dict[str, _TextStream] = {}  # of requests that were heard of and have not ended
+
+    def process(self, step: StepOutput) -> StepOutput:
+        """The same news with all of its text."""
+        return StepOutput(tuple(self._with_text(output) for output in step.outputs))
+
+    def _with_text(self, output: RequestOutput) -> RequestOutput:
+        end = output.end
+        if output.text is not None or (end is not None and end.text is not None):
+            return output
+        stream = self._streams.get(output.id) or _TextStream()
+        text = stream.push(b"".join(map(self._bytes_of, output.token_ids)), final=end is not None)
+        if end is None:
+            self._streams[output.id] = stream
+        else:
+            self._streams.pop(output.id, None)
+            end = msgspec.structs.replace(end, text=stream.text)
+        return RequestOutput(output.id, output.token_ids, text, output.logprobs, end)
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        known = 0 <= token_id < len(self._token_bytes)
+        return (self._token_bytes[token_id] if known else None) or b""
+
+
+class _TextStream:
+    """The text of one output, as far as it has come."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def push(self, data: bytes, *, final: bool) -> str:
+        """Take more bytes; returns the text that they complete."""
+        text = self._decoder.decode(data, final)
+        self._pieces.append(text)
+        return text

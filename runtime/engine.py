@@ -5,34 +5,43 @@ from __future__ import annotations
 import itertools
 import logging
 import queue
-import random
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Literal, Self
 
-from .clock import Clock, MonotonicClock
-from .errors import EngineError, RequestError
-from .jobs import compiled_stops
-from .messages import CacheTree, SessionOptions
-from .program import Event, Generate, ModelInfo, Node, Reference
-from .request import Request
-from .request_tree import RequestTree
-from .scheduler import Scheduler, SchedulerStats
+from .clock import Clock
+from .detokenizer import Detokenizer
+from .errors import EngineError
+from .intake import Intake
+from .jobs import Job
+from .messages import (
+    USUAL_OPTIONS,
+    Answer,
+    CacheTree,
+    FromScheduler,
+    Question,
+    RequestFailure,
+    SchedulerStats,
+    SessionOptions,
+    ToScheduler,
+)
+from .program import Event, ModelInfo, Node
+from .program_host import ABORTED, HostedProgram, NodeIds, ProgramHost
+from .scheduler import Scheduler
+from .scheduler_loop import SchedulerLoop
+from .service import EventSink
 from .tokenizer import Tokenizer
 
 logger = logging.getLogger("palmette.engine")
-
-EventSink = Callable[[Event], None]
-Answer = TypeVar("Answer")
 
 
 class Engine:
     """Runs programs in this process. A language backend and a context manager.
 
     All state of the scheduler and of the request trees belongs to the engine's thread; other threads send it commands.
-    `palmette.runtime.launch` builds one.
+    `palmette.runtime.launch(processes=False)` builds one.
     """
 
     def __init__(
@@ -43,20 +52,24 @@ class Engine:
         *,
         clock: Clock | None = None,
         seed: int | None = None,
+        overlap: bool = False,
     ) -> None:
-        self._scheduler = scheduler
         self._tokenizer = tokenizer
         self._model_info = model_info
-        self._clock = clock or MonotonicClock()
-        self._seeds = random.Random(seed)
-        self._session_ids = itertools.count()
-        self._sessions: set[EngineSession] = set()
-        self._owners: dict[str, EngineSession] = {}
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._gate = threading.Lock()  # held to send a command, and to close the queue for good
+        self._scheduler = scheduler
+        self._inbox = _CommandInbox()
+        self._gate = threading.Lock()  # held to send a command, and to close the inbox for good
         self._closed: EngineError | None = None
+        self._questions: dict[int, Future[Answer]] = {}
+        self._question_ids = itertools.count()
+        self._detokenizer = Detokenizer(tokenizer.token_bytes)
+        self._intake = Intake(tokenizer.token_bytes, tokenizer.end_ids, self._inbox.wake)
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="palmette-encoder")
+        self._host = ProgramHost(
+            tokenizer, send=self._inbox.messages.append, seed=seed, clock=clock, run_aside=self._run_aside
+        )
+        self._loop = SchedulerLoop(scheduler, self._intake, self._inbox, self._take_news, overlap=overlap, clock=clock)
         self._thread = threading.Thread(target=self._run, name="palmette-engine", daemon=True)
-        scheduler.on_grammar_ready(lambda: self._commands.put(_nothing))
         self._thread.start()
 
     @property
@@ -67,27 +80,47 @@ class Engine:
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
-    def open(self, events: EventSink, options: SessionOptions = SessionOptions()) -> EngineSession:
+    def open(self, events: EventSink, options: SessionOptions = USUAL_OPTIONS) -> EngineSession:
         """Open an empty request tree whose events go to `events`, called from the engine's thread.
 
         Raises:
             EngineError: the engine was shut down, or it failed.
         """
-        session = EngineSession(self, f"p{next(self._session_ids)}", events)
-        self._send(lambda: self._sessions.add(session))
+        session = EngineSession(self, events)
+        self._send(lambda: session.begin(self._host, options))
         return session
 
     def flush_cache(self) -> int:
         """Drop every prefix that no running request uses; returns the number of tokens dropped."""
-        return self._ask(self._scheduler.flush_cache)
+        dropped = self._ask("flush_cache").tokens
+        assert dropped is not None
+        return dropped
 
     def stats(self) -> SchedulerStats:
         """Counts of the scheduler at this moment: queues, running batch, pages, cache."""
-        return self._ask(self._scheduler.stats)
+        stats = self._ask("stats").stats
+        assert stats is not None
+        return stats
 
     def cache_tree(self, limit: int) -> CacheTree:
         """Up to `limit` nodes of the radix cache, the most used first."""
-        return CacheTree(())
+        tree = self._ask("cache_tree", limit).cache
+        assert tree is not None
+        return tree
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless the scheduler accounts for everything. Waits for the step in flight."""
+        checked: Future[None] = Future()
+
+        def check() -> None:
+            try:
+                self._scheduler.check_invariants()
+                checked.set_result(None)
+            except AssertionError as error:
+                checked.set_exception(error)
+
+        self._send(check)
+        checked.result()
 
     def shutdown(self) -> None:
         """Fail what still runs and stop the engine's thread. Calling it twice is allowed."""
@@ -108,87 +141,105 @@ class Engine:
         with self._gate:
             if self._closed is not None:
                 raise EngineError(str(self._closed)) from self._closed.__cause__
-            self._commands.put(command)
+            self._inbox.put(command)
 
-    def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """The engine thread's answer to `question`. An event sink, which that thread calls, is answered at once."""
+    def _ask(self, what: Literal["stats", "flush_cache", "cache_tree"], limit: int = 0) -> Answer:
+        """The scheduler's answer to a question. An event sink, which its thread calls, is answered at once."""
+        question = Question(next(self._question_ids), what, limit)
         if threading.current_thread() is self._thread:
-            return question()
-        answer: Future[Answer] = Future()
-
-        def command() -> None:
-            try:
-                answer.set_result(question())
-            except Exception as error:
-                answer.set_exception(error)
-
-        self._send(command)
-        return answer.result()
+            return self._loop.answer(question)
+        future = self._questions[question.id] = Future()
+        try:
+            self._send(lambda: self._inbox.messages.append(question))
+        except EngineError:
+            del self._questions[question.id]
+            raise
+        return future.result()
 
     def _close(self, reason: EngineError) -> None:
         """Take no more commands; the first reason stays."""
         with self._gate:
             if self._closed is None:
                 self._closed = reason
-                self._commands.put(_nothing)
+                self._loop.stop()
 
     # -- the engine's thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            while self._closed is None:
-                self._take_commands()
-                for update in self._scheduler.step():
-                    self._owners[update.request.id].tree.deliver(update.request, update.text, update.finished)
-                    if update.finished:
-                        del self._owners[update.request.id]
+            self._loop.run()
         except BaseException as error:  # a thread that ends without telling would leave every program waiting
             logger.exception("the engine failed")
             reason = EngineError(f"the engine failed: {error}")
             reason.__cause__ = error
             self._close(reason)
-        self._end_sessions()
+        self._end()
 
-    def _take_commands(self) -> None:
-        """Carry out what other threads asked for; wait for a command where there is nothing to compute."""
-        if not self._scheduler.can_step:
-            self._commands.get()()
-        while not self._commands.empty():
-            self._commands.get()()
+    def _take_news(self, news: FromScheduler) -> None:
+        if isinstance(news, Answer):
+            self._questions.pop(news.id).set_result(news)
+        else:
+            self._host.deliver(self._detokenizer.process(news).outputs)
 
-    def _end_sessions(self) -> None:
-        while not self._commands.empty():
-            self._commands.get()()
-        for session in list(self._sessions):
-            session.tree.fail_all("EngineError", str(self._closed))
+    def _run_aside(self, make: Callable[[], Job], then: Callable[[Future[Job]], None]) -> None:
+        self._aside.submit(make).add_done_callback(lambda made: self._inbox.put(lambda: then(made)))
+
+    def _end(self) -> None:
+        """Nothing runs any more: everybody who waits is told."""
+        self._inbox.run_commands()
+        self._host.fail_all(RequestFailure("EngineError", str(self._closed)))
+        for future in self._questions.values():
+            future.set_exception(EngineError(str(self._closed)))
+        self._questions.clear()
+        self._aside.shutdown(wait=False, cancel_futures=True)
+        self._intake.close()
         self._scheduler.close()
 
-    def _submit(self, session: EngineSession, request: Request) -> None:
-        self._scheduler.add(request)
-        self._owners[request.id] = session
 
-    def _draw_seed(self) -> int:
-        return self._seeds.getrandbits(63)
+class _CommandInbox:
+    """The engine's inbox: commands of other threads, which leave messages for the scheduler."""
+
+    def __init__(self) -> None:
+        self.messages: list[ToScheduler] = []
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def put(self, command: Callable[[], None]) -> None:
+        """Have the engine's thread run `command`. For any thread."""
+        self._commands.put(command)
+
+    def take(self, wait: bool) -> Sequence[ToScheduler]:
+        """Run the commands that came, and take the messages that they and the news of steps have left."""
+        if wait and not self.messages:
+            self._commands.get()()
+        self.run_commands()
+        taken = tuple(self.messages)
+        self.messages.clear()
+        return taken
+
+    def run_commands(self) -> None:
+        """Run the commands that came."""
+        while not self._commands.empty():
+            self._commands.get()()
+
+    def wake(self) -> None:
+        """End the waiting of `take`."""
+        self._commands.put(_nothing)
 
 
 class EngineSession:
-    """One program's tree on an engine."""
+    """One program's tree on an engine. For any thread; events come from the engine's."""
 
-    def __init__(self, engine: Engine, session_id: str, events: EventSink) -> None:
+    def __init__(self, engine: Engine, events: EventSink) -> None:
         self._engine = engine
         self._events = events
-        self._node_ids: set[int] = set()
+        self._node_ids = NodeIds()
         self._emitting = threading.RLock()  # held while an event is delivered, so that close() can wait for it
         self._closed = False
-        self.tree = RequestTree(
-            session_id,
-            engine.tokenizer,
-            engine._clock,
-            submit=lambda request: engine._submit(self, request),
-            abort=engine._scheduler.abort,
-            emit=self._emit,
-            draw_seed=engine._draw_seed,
-        )
+        self._program: HostedProgram | None = None
+
+    def begin(self, host: ProgramHost, options: SessionOptions) -> None:
+        """Make the tree; for the engine's thread."""
+        self._program = host.open(self._emit, options)
 
     def extend(self, nodes: Sequence[Node]) -> None:
         """Add nodes, parents before children and sources before references. Returns without waiting for the engine.
@@ -199,26 +250,13 @@ class EngineSession:
         """
         if self._closed:
             raise EngineError("this session is closed")
-        known = self._node_ids
-        added: set[int] = set()
-        for node in nodes:
-            if node.id < 0 or node.id in known or node.id in added:
-                raise RequestError(f"node id {node.id} is negative or taken")
-            if node.parent is not None and node.parent not in known and node.parent not in added:
-                raise RequestError(f"node {node.id} continues node {node.parent}, which does not exist")
-            if isinstance(node, Reference) and node.source not in known and node.source not in added:
-                raise RequestError(f"node {node.id} refers to node {node.source}, which does not exist before it")
-            added.add(node.id)
+        self._node_ids.add(nodes)
         taken = tuple(nodes)  # the caller may go on to change what it gave
-        for node in taken:
-            if isinstance(node, Generate) and node.params.stop_regex:
-                compiled_stops(node.params.stop_regex)
         self._engine._send(lambda: self._grow(taken))
-        self._node_ids |= added
 
     def abort(self) -> None:
         """End what still runs: every node that is not done ends in a `Failed` event. The session stays open."""
-        self._engine._send(lambda: self.tree.fail_all("RequestAbortedError", "the program was aborted"))
+        self._engine._send(lambda: self._tree.abort(ABORTED))
 
     def close(self) -> None:
         """Abort what still runs and forget the tree. No event comes after it returns. Closing twice is allowed."""
@@ -231,23 +269,26 @@ class EngineSession:
         except EngineError:
             return  # a stopped engine has nothing left to abort
 
+    @property
+    def _tree(self) -> HostedProgram:
+        assert self._program is not None, "commands run in the order they were sent"
+        return self._program
+
     def _grow(self, nodes: Sequence[Node]) -> None:
         if not self._closed:  # closed by another thread since `extend` looked: nobody would abort what began here
-            self.tree.extend(nodes)
+            self._tree.tree.extend(nodes)
 
     def _forget(self) -> None:
-        self.tree.abort()
-        self._engine._sessions.discard(self)
+        self._tree.close()
 
     def _emit(self, event: Event) -> None:
         with self._emitting:
-            if self._closed:
-                return
-            try:
-                self._events(event)
-            except BaseException:  # a broken client, even one that calls sys.exit(), must not stop the others
-                logger.exception("a program's event sink failed; its session is closed")
-                self.close()
+            if not self._closed:
+                try:
+                    self._events(event)
+                except BaseException:
+                    self._closed = True
+                    raise
 
 
 def _nothing() -> None:

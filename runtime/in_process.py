@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from .engine import Engine, EngineSession
-from .messages import CacheTree, SchedulerStats, SessionOptions
+from .messages import USUAL_OPTIONS, CacheTree, SchedulerStats, SessionOptions
 from .program import Event, ModelInfo, Node
 from .service import EventSink
 from .tokenizer import Tokenizer
@@ -30,7 +30,7 @@ class InProcessService:
     def tokenizer(self) -> Tokenizer:
         return self._engine.tokenizer
 
-    def open(self, events: EventSink, options: SessionOptions = SessionOptions()) -> InProcessSession:
+    def open(self, events: EventSink, options: SessionOptions = USUAL_OPTIONS) -> InProcessSession:
         return InProcessSession(self._engine, self._loop, events, options)
 
     async def flush_cache(self) -> int:

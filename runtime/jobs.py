@@ -5,22 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import msgspec
-
-from palmette.constrained.errors import PalmetteError
-from palmette.constrained.stop_pattern import StopPatterns, stop_patterns
 
 from .batch import Int32Array
 from .choices import decide
 from .context import Context, Prompt, shared_length
-from .detokenizer import OutputText
 from .errors import RequestError
-from .logprobs import TokenText, output_logprobs, prompt_logprobs
-from .program import ChoiceScore, Completion, Generate, Generated, Select, Selected, TokenLogprob
-from .request import Request
+from .logprobs import prompt_logprobs, spelled
+from .messages import USUAL_OPTIONS, NewRequest, RequestEnd, RequestFailure, RequestOutput, SessionOptions
+from .program import ChoiceScore, Completion, Delta, Generate, Generated, Select, Selected, TokenLogprob
 from .sampling_params import SamplingParams
+from .stops import check_stops
 from .tokenizer import Tokenizer
 from .usage_count import UsageCount
 
@@ -37,11 +33,13 @@ class Workplace:
     Attributes:
         tree_id: begins the id of every request.
         draw_seed: a seed for a generation that names none.
+        options: of the program.
     """
 
     tree_id: str
     tokenizer: Tokenizer
     draw_seed: Callable[[], int]
+    options: SessionOptions = USUAL_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,38 +51,42 @@ class Outcome:
     context: Context
 
 
-@lru_cache(maxsize=256)
-def compiled_stops(patterns: tuple[str, ...]) -> StopPatterns | PalmetteError:
-    """Compiled stop patterns, or why they cannot be used; either is kept.
-
-    A session calls this in its client's thread, so that the engine's finds it done.
-    """
-    try:
-        return stop_patterns(patterns)
-    except PalmetteError as error:
-        return error
-
-
 class Job(ABC):
     """A node's requests, from when it can start until the last of them has ended.
 
     Attributes:
         requests: all of them, made at once.
+        ends: what each came to, as far as known.
         unfinished: how many have not ended.
     """
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[NewRequest]) -> None:
         self.requests = tuple(requests)
+        self.ends: list[RequestEnd | None] = [None] * len(self.requests)
         self.unfinished = len(self.requests)
+        self._places = {request.id: place for place, request in enumerate(self.requests)}
+
+    def place(self, request_id: str) -> int:
+        """The place of a request among `requests`."""
+        return self._places[request_id]
+
+    def take_end(self, request_id: str, end: RequestEnd) -> None:
+        """A request has ended."""
+        self.ends[self._places[request_id]] = end
+        self.unfinished -= 1
 
     @property
-    def error(self) -> PalmetteError | None:
+    def failure(self) -> RequestFailure | None:
         """Why the job failed, if a request of it did."""
-        return next((request.error for request in self.requests if request.error is not None), None)
+        return next((end.failure for end in self.ends if end is not None and end.failure is not None), None)
 
     @abstractmethod
     def outcome(self, elapsed_s: float) -> Outcome:
         """What it came to, once all of its requests have ended well."""
+
+    @property
+    def _all_ends(self) -> list[RequestEnd]:
+        return [end for end in self.ends if end is not None]
 
 
 def job_of(node: Generate | Select, before: Context, workplace: Workplace) -> Job:
@@ -108,37 +110,59 @@ class GenerateJob(Job):
         self._before = before
         self._prompt = before.encode(tokenizer)
         self._token_text = tokenizer.token_text
-        patterns = compiled_stops(params.stop_regex) if params.stop_regex else None
-        if isinstance(patterns, PalmetteError):
-            raise patterns
+        check_stops(params.stop_regex)
         seed = workplace.draw_seed() if params.seed is None else params.seed
-        super().__init__([self._request(index, seed, patterns, workplace) for index in range(node.n)])
+        super().__init__([self._request(index, seed, workplace) for index in range(node.n)])
 
     def outcome(self, elapsed_s: float) -> Outcome:
-        node, first = self.node, self.requests[0]
-        kept, tail = first.text.kept_ids
-        context = self._before.with_output(self._prompt, kept, tail, owner=node.id)
+        node, ends = self.node, self._all_ends
+        first = ends[0]
+        context = self._before.with_output(self._prompt, first.kept_ids, first.tail, owner=node.id)
         usage = UsageCount()
-        for request in self.requests:
-            usage.add_prompt(self._prompt, request.cached_tokens)
-            usage.add_output(node.id, len(request.output_ids) - request.forced, request.forced)
-        scored = prompt_logprobs(first, self._token_text)
-        completions = tuple(_completion(request, scored, self._token_text) for request in self.requests)
-        return Outcome(Generated(node.id, completions, usage.nodes(), elapsed_s), first.text.text, context)
+        for end in ends:
+            usage.add_prompt(self._prompt, end.cached_tokens)
+            usage.add_output(node.id, end.output_tokens - end.forced_tokens, end.forced_tokens)
+        scored = prompt_logprobs(self.requests[0].params, self._prompt.ids, first, self._token_text)
+        completions = tuple(self._completion(end, scored) for end in ends)
+        return Outcome(Generated(node.id, completions, usage.nodes(), elapsed_s), first.text or "", context)
 
-    def _request(self, index: int, seed: int, patterns: StopPatterns | None, workplace: Workplace) -> Request:
-        node, tokenizer = self.node, workplace.tokenizer
+    def delta(self, output: RequestOutput) -> Delta | None:
+        """What `output` adds to one of the answers; None where it adds nothing to see."""
+        if not output.text and not output.logprobs:
+            return None
+        logprobs = spelled(output.logprobs, self.node.params, self._token_text)
+        return Delta(self.node.id, output.text or "", self.place(output.id), logprobs)
+
+    def _completion(self, end: RequestEnd, scored: tuple[TokenLogprob | None, ...] | None) -> Completion:
+        if end.finish_reason is None:
+            raise AssertionError(f"an answer of node {self.node.id} ended without a reason")
+        params = self.node.params
+        return Completion(
+            text=end.text or "",
+            token_ids=end.kept_ids,
+            finish_reason=end.finish_reason,
+            matched=end.matched,
+            prompt_tokens=len(self._prompt.ids),
+            cached_tokens=end.cached_tokens,
+            completion_tokens=end.output_tokens,
+            forced_tokens=end.forced_tokens,
+            logprobs=None if params.logprobs is None else spelled(end.logprobs, params, self._token_text),
+            prompt_logprobs=scored,
+        )
+
+    def _request(self, index: int, seed: int, workplace: Workplace) -> NewRequest:
+        node = self.node
         scores = node.params.prompt_logprobs if index == 0 else None
         params = msgspec.structs.replace(node.params, seed=(seed + index) % (1 << 64), prompt_logprobs=scores)
-        return Request(
+        return NewRequest(
             id=f"{workplace.tree_id}/{node.id}.{index}",
             kind="generate",
-            prompt_ids=self._prompt.ids,
+            prompt_ids=self._prompt.ids.tobytes(),
             params=params,
             grammar=node.grammar,
-            end_ids=tokenizer.end_ids,
             group=_group(node, workplace),
-            text=OutputText(tokenizer.token_bytes, params.stop, patterns),
+            stream=node.stream,
+            options=workplace.options,
         )
 
 
@@ -166,18 +190,19 @@ class SelectJob(Job):
         choice = decide(node.method, scores)
         context = self._before.with_text(node.choices[choice], owner=node.id)
         usage = UsageCount()
-        for prompt, request in zip(self._prompts, self.requests, strict=True):
-            usage.add_prompt(prompt.before(len(prompt.ids) - 1), request.cached_tokens)  # the last is only scored
-        cached = self.requests[0].cached_tokens
+        for prompt, end in zip(self._prompts, self._all_ends, strict=True):
+            usage.add_prompt(prompt.before(len(prompt.ids) - 1), end.cached_tokens)  # the last is only scored
+        cached = self._all_ends[0].cached_tokens
         event = Selected(node.id, choice, scores, self._score_from, cached, usage.nodes(), elapsed_s)
         return Outcome(event, node.choices[choice], context)
 
     def _scores(self) -> tuple[ChoiceScore, ...]:
         count = len(self.node.choices)
-        alone = [tuple(request.score_logprobs) for request in self.requests[count:]] or [()] * count
+        logprobs = [end.score_logprobs for end in self._all_ends]
+        alone = logprobs[count:] or [()] * count
         return tuple(
-            ChoiceScore(tuple(prompt.ids[self._score_from :].tolist()), tuple(request.score_logprobs), unconditional)
-            for prompt, request, unconditional in zip(self._prompts, self.requests, alone, strict=False)
+            ChoiceScore(tuple(prompt.ids[self._score_from :].tolist()), scores, unconditional)
+            for prompt, scores, unconditional in zip(self._prompts, logprobs, alone, strict=False)
         )
 
 
@@ -196,34 +221,17 @@ def _choice_prompts(node: Select, before: Context, tokenizer: Tokenizer) -> tupl
     return tuple(prompt.after_start(tokenizer.start_id) for prompt in prompts), 1
 
 
-def _score(name: str, ids: Int32Array, score_from: int, node: Select, workplace: Workplace) -> Request:
-    return Request(
+def _score(name: str, ids: Int32Array, score_from: int, node: Select, workplace: Workplace) -> NewRequest:
+    return NewRequest(
         id=f"{workplace.tree_id}/{name}",
         kind="score",
-        prompt_ids=ids,
-        params=SamplingParams(),
+        prompt_ids=ids.tobytes(),
+        params=SamplingParams(seed=0),
         score_from=score_from,
         group=_group(node, workplace),
+        options=workplace.options,
     )
 
 
 def _group(node: Generate | Select, workplace: Workplace) -> str:
     return f"{workplace.tree_id}/{node.parent}"
-
-
-def _completion(request: Request, scored: tuple[TokenLogprob | None, ...] | None, token_text: TokenText) -> Completion:
-    kept, _ = request.text.kept_ids
-    if request.finish_reason is None:
-        raise AssertionError(f"request {request.id} ended without a reason")
-    return Completion(
-        text=request.text.text,
-        token_ids=tuple(kept),
-        finish_reason=request.finish_reason,
-        matched=request.matched,
-        prompt_tokens=len(request.prompt_ids),
-        cached_tokens=request.cached_tokens,
-        completion_tokens=len(request.output_ids),
-        forced_tokens=request.forced,
-        logprobs=output_logprobs(request, token_text),
-        prompt_logprobs=scored,
-    )

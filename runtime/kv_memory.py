@@ -8,7 +8,9 @@ import numpy as np
 
 from .errors import EngineError
 from .kv_pool import KVPool
-from .radix_cache import PrefixMatch, RadixCache
+from .messages import CacheTree
+from .radix_cache import RadixCache
+from .radix_node import PrefixMatch
 from .request import PageTable, Request
 
 
@@ -42,12 +44,7 @@ class KVMemory:
         """The cached prefix that a waiting request may use; None without a cache."""
         if self.cache is None:
             return None
-        return self.cache.match_prefix(request.token_ids[: max(0, request.longest_prefix)])
-
-    def match_length(self, request: Request) -> int:
-        """Tokens of `match`."""
-        match = self.match(request)
-        return match.length if match else 0
+        return self.cache.match_prefix(request.token_ids[: max(0, request.longest_prefix)], request.namespace)
 
     def attach(self, request: Request, match: PrefixMatch | None) -> None:
         """Begin a request's page table with a cached prefix, and lock it."""
@@ -66,7 +63,7 @@ class KVMemory:
     def room(self, request: Request) -> int:
         """Most tokens that the request could compute next with what it holds and what can be made free."""
         pages = len(request.page_table.pages) + self.available_pages
-        return pages * self.page_size - request.num_computed
+        return pages * self.page_size - request.next_start
 
     def _make_free(self, pages: int) -> None:
         """Evict so that `pages` pages are free, as far as there is something to evict."""
@@ -80,7 +77,7 @@ class KVMemory:
         Raises:
             EngineError: there are not so many; `room` says how many there are.
         """
-        self.hand_out([(request, self.pages_needed(request, request.num_computed + tokens))])
+        self.hand_out([(request, self.pages_needed(request, request.next_start + tokens))])
 
     def hand_out(self, needs: Sequence[tuple[Request, int]]) -> None:
         """Give each request so many more pages, evicting what is lacking.
@@ -112,14 +109,14 @@ class KVMemory:
         if cache is None or whole <= table.tree_pages:
             return
         pages = table.pages.view[:whole]
-        insertion = cache.insert(request.token_ids[: whole * self.page_size], pages)
+        insertion = cache.insert(request.token_ids[: whole * self.page_size], pages, request.namespace)
         handle = cache.lock(insertion.match)
         if table.handle is not None:
             cache.unlock(table.handle)
         duplicates = pages[table.tree_pages : insertion.present].copy()
         pages[:] = insertion.match.pages
         table.handle, table.tree_pages = handle, whole
-        self.pool.free(duplicates)
+        self.pool.free_after_step(duplicates)
 
     def release(self, request: Request) -> None:
         """Take back all that a request holds, whatever ended it; what it computed stays in the radix cache."""
@@ -130,11 +127,15 @@ class KVMemory:
             self.cache.unlock(table.handle)
         request.page_table = PageTable()
         request.num_computed = 0
-        self.pool.free(own)
+        self.pool.free_after_step(own)
 
     def flush(self) -> int:
         """Drop every cached prefix that no running request uses; returns the number of tokens dropped."""
         return self.cache.flush() if self.cache else 0
+
+    def describe(self, limit: int) -> CacheTree:
+        """Up to `limit` nodes of the radix cache, the most used first; none without a cache."""
+        return self.cache.describe(limit) if self.cache else CacheTree(())
 
     def check_idle(self) -> None:
         """Raise EngineError if pages were lost; to be called when no request holds any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
@@ -13,7 +14,8 @@ from .errors import EngineError
 class KVPool:
     """The free list of `num_pages` pages of `page_size` tokens each.
 
-    A page that is not free has exactly one owner: the radix cache or one running request.
+    A page that is not free has exactly one owner: the radix cache, one running request, or the steps in flight, which
+    return it when they are done.
 
     Raises:
         EngineError: a page is taken that is not there, or given back twice: a defect of the engine, not of a request.
@@ -27,6 +29,9 @@ class KVPool:
         self._stack: Int32Array = np.arange(num_pages - 1, -1, -1, dtype=np.int32)  # the top is at free_pages - 1
         self._is_free = np.ones(num_pages, dtype=np.bool_)
         self.free_pages = num_pages
+        self._launched = self._done = 0
+        self._later: deque[tuple[int, Int32Array]] = deque()
+        self.returning_pages = 0
 
     def pages_for(self, tokens: int) -> int:
         """How many pages hold `tokens` tokens."""
@@ -51,6 +56,26 @@ class KVPool:
         self._is_free[pages] = True
         self.free_pages = end
 
+    def free_after_step(self, pages: Int32Array) -> None:
+        """Give pages back that the steps in flight may still read or write: they are free once those are done."""
+        if self._launched == self._done:
+            self.free(pages)
+        elif len(pages):
+            self._later.append((self._launched, pages))
+            self.returning_pages += len(pages)
+
+    def step_launched(self, step: int) -> None:
+        """A step is in flight from now on. Steps are numbered in order, from 1."""
+        self._launched = step
+
+    def step_done(self, step: int) -> None:
+        """A step, and so all before it, has ended."""
+        self._done = step
+        while self._later and self._later[0][0] <= step:
+            _, pages = self._later.popleft()
+            self.returning_pages -= len(pages)
+            self.free(pages)
+
     def free_ids(self) -> Int32Array:
         """The pages that are free now."""
         return self._stack[: self.free_pages].copy()
@@ -59,11 +84,13 @@ class KVPool:
         """Raise AssertionError unless the free list holds every free page once."""
         listed = np.sort(self._stack[: self.free_pages])
         assert np.array_equal(listed, np.flatnonzero(self._is_free)), "the free list and its flags differ"
+        assert self.returning_pages == sum(len(pages) for _, pages in self._later)
+        assert self._launched > self._done or not self._later
 
     def check_conservation(self, owned: Iterable[Int32Array]) -> None:
         """Raise AssertionError unless every page is free or in exactly one of `owned`, one array an owner."""
         counts = self._is_free.astype(np.int64)
-        for pages in owned:
+        for pages in (*owned, *(pages for _, pages in self._later)):
             np.add.at(counts, pages, 1)
         wrong = np.flatnonzero(counts != 1)
         assert not len(wrong), f"pages {wrong[:8].tolist()} have {counts[wrong[:8]].tolist()} owners"

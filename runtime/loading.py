@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,15 +18,34 @@ from .grammar_cache import GrammarCache
 from .grammar_compiler import GrammarCompiler
 from .grammar_queue import GrammarQueue
 from .grammar_store import GrammarStore
+from .model_path import find_model
 from .model_runner import ModelRunner
 from .program import ModelInfo
 from .scheduler import Scheduler
 from .tokenizer import Tokenizer
-from .weights import find_model
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """All that a scheduler's process runs."""
+
+    scheduler: Scheduler
+    tokenizer: Tokenizer
+    model_info: ModelInfo
+    overlap: bool
 
 
 def load_engine(config: EngineConfig) -> Engine:
     """Load the model that `config` names and start an engine on it.
+
+    Raises: as `load_scheduler`.
+    """
+    loaded = load_scheduler(config)
+    return Engine(loaded.scheduler, loaded.tokenizer, loaded.model_info, seed=config.seed, overlap=loaded.overlap)
+
+
+def load_scheduler(config: EngineConfig) -> LoadedEngine:
+    """Load the model that `config` names, and its tokenizer, and build a scheduler on them.
 
     Raises:
         ModelLoadError: the model or its tokenizer cannot be found or read.
@@ -48,7 +68,17 @@ def load_engine(config: EngineConfig) -> Engine:
         special_tokens=tokenizer.special_tokens,
         sampling_defaults=defaults,
     )
-    return Engine(scheduler, tokenizer, info, seed=config.seed)
+    on_gpu = runner.model.placement.device.type == "cuda"  # a CPU has nobody to overlap with
+    return LoadedEngine(scheduler, tokenizer, info, on_gpu if config.overlap is None else config.overlap)
+
+
+def load_tokenizer(config: EngineConfig) -> Tokenizer:
+    """The tokenizer of the model that `config` names.
+
+    Raises:
+        ModelLoadError: the model or its tokenizer cannot be found or read.
+    """
+    return Tokenizer.load(find_model(config.model, revision=config.revision, offline=config.offline))
 
 
 def build_scheduler(runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig) -> Scheduler:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from .batch import Float32Array, Int32Array, StepResult
+from .messages import RequestEnd
 from .program import TokenLogprob, TopLogprob
 from .request import Request
+from .sampling_params import SamplingParams
 
 TokenText = Callable[[int], str]
 """The text of a token id alone."""
@@ -37,32 +39,34 @@ def take_scores(request: Request, result: StepResult, scored: slice) -> None:
     request.score_top.append((token_ids[scored, :count].copy(), logprobs[scored, :count].copy()))
 
 
-def output_logprobs(request: Request, token_text: TokenText) -> tuple[TokenLogprob, ...] | None:
-    """One a token of a finished request's output; None where they were not asked for."""
-    if request.params.logprobs is None:
-        return None
-    return tuple(_spelled(entry, request, token_text) for entry in request.logprobs)
+def likeliest_beside(request: Request) -> tuple[tuple[TopLogprob, ...], ...]:
+    """The likeliest tokens beside each scored token of a request's prompt."""
+    return tuple(top for ids, logprobs in request.score_top for top in map(_top, ids, logprobs))
 
 
-def prompt_logprobs(request: Request, token_text: TokenText) -> tuple[TokenLogprob | None, ...] | None:
+def prompt_logprobs(
+    params: SamplingParams, prompt_ids: Int32Array, end: RequestEnd, token_text: TokenText
+) -> tuple[TokenLogprob | None, ...] | None:
     """One a token of a finished request's prompt, from where they were asked for; None where they were not."""
-    params = request.params
     if params.prompt_logprobs is None:
         return None
-    tops = [top for ids, logprobs in request.score_top for top in map(_top, ids, logprobs)]
-    scored = request.prompt_ids[request.score_from :].tolist()
-    entries = map(TokenLogprob, scored, request.score_logprobs, tops)
+    scored = prompt_ids[len(prompt_ids) - len(end.score_logprobs) :].tolist()
+    entries = map(TokenLogprob, scored, end.score_logprobs, end.score_top)
     unpreceded = (None,) if params.prompt_logprobs_from == 0 else ()
-    return (*unpreceded, *(_spelled(entry, request, token_text) for entry in entries))
+    return (*unpreceded, *spelled(entries, params, token_text))
+
+
+def spelled(entries: Iterable[TokenLogprob], params: SamplingParams, token_text: TokenText) -> tuple[TokenLogprob, ...]:
+    """The entries with their tokens' text, where `params` ask for that."""
+    if not params.return_text_in_logprobs:
+        return tuple(entries)
+    return tuple(_with_text(entry, token_text) for entry in entries)
 
 
 def _top(token_ids: Int32Array, logprobs: Float32Array) -> tuple[TopLogprob, ...]:
     return tuple(map(TopLogprob, token_ids.tolist(), logprobs.tolist()))
 
 
-def _spelled(entry: TokenLogprob, request: Request, token_text: TokenText) -> TokenLogprob:
-    """The entry with its tokens' text, where the request asked for that."""
-    if not request.params.return_text_in_logprobs:
-        return entry
+def _with_text(entry: TokenLogprob, token_text: TokenText) -> TokenLogprob:
     top = tuple(msgspec.structs.replace(each, text=token_text(each.token_id)) for each in entry.top)
     return msgspec.structs.replace(entry, text=token_text(entry.token_id), top=top)

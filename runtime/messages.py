@@ -33,6 +33,9 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
 
 
+USUAL_OPTIONS = SessionOptions()
+
+
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", omit_defaults=True):
     """A request to generate after a prompt, or to score a part of one.
 
@@ -55,7 +58,7 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", omit_defa
     score_from: int = 0
     group: str | None = None
     stream: bool = False
-    options: SessionOptions = SessionOptions()
+    options: SessionOptions = USUAL_OPTIONS
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from .attention import AttentionBackend, AttentionPlan, attention_backend
-from .batch import FROM_SLOT, Int32Array, StepPlan, StepResult
+from .batch import FROM_SLOT, Int32Array, StepPlan
 from .config import EngineConfig
 from .errors import ModelLoadError, RequestError
 from .kv_storage import KVStorage, pages_for_memory
 from .layers.operators import operators_for
 from .layers.placement import Alone, Collective, Placement
 from .models import CausalLM, ModelConfig
-from .sampler import Sampled, Sampler
+from .runner_step import DeviceTimer, RunnerStep, Scores
+from .sampler import Sampler
 from .token_choice import likeliest
 from .upload import upload
 from .weights import Checkpoint, open_checkpoint
@@ -101,15 +102,15 @@ class ModelRunner:
         return self.storage.page_size
 
     def launch(self, plan: StepPlan) -> RunnerStep:
-        """Start a step."""
+        """Begin the forward pass of a step."""
         self._use_thread()
+        timer = DeviceTimer(self._device)
         with torch.inference_mode():
             self.sampler.load(plan.setups)
-            self.sampler.write_masks(plan.mask_updates)
             hidden = self._forward(plan)
             scores = self._score(hidden, plan)
-            sampled = self._sample(hidden, plan)
-            return RunnerStep.of(plan, sampled, scores)
+            logits = self.model.logits(self._states(hidden, _last_tokens(plan)))
+        return RunnerStep(self.sampler, plan, logits, scores, timer)
 
     def _forward(self, plan: StepPlan) -> _Hidden:
         """Hidden states of the tokens whose logits are sampled or scored."""
@@ -126,10 +127,6 @@ class ModelRunner:
             return token_ids
         slots = np.repeat(plan.slots, np.diff(plan.query_indptr))
         return torch.where(token_ids == FROM_SLOT, self.sampler.last_tokens[self._upload(slots)], token_ids)
-
-    def _sample(self, hidden: _Hidden, plan: StepPlan) -> Sampled:
-        # Also where no row is sampled: the sampler counts tokens that were forced.
-        return self.sampler.sample(self.model.logits(self._states(hidden, _last_tokens(plan))), plan)
 
     def _score(self, hidden: _Hidden, plan: StepPlan) -> Scores:
         """Scores of the plan's score_targets, a bounded number of logits at a time."""
@@ -176,82 +173,6 @@ class _Hidden:
 def _last_tokens(plan: StepPlan) -> Int32Array:
     """[S], flat index of the last token of each row that is sampled."""
     return plan.query_indptr[1:][plan.sample_rows] - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """What a step scored: see `StepResult.score_logprobs` and `score_top`.
-
-    Attributes:
-        logprobs: [P] float32, of the scored tokens.
-        top_ids: [P, K] int32, the likeliest tokens, likeliest first.
-        top_logprobs: [P, K] float32, of those.
-    """
-
-    logprobs: Tensor
-    top_ids: Tensor
-    top_logprobs: Tensor
-
-    @classmethod
-    def empty(cls, places: int, top: int, device: torch.device) -> Scores:
-        """Scores to be filled in."""
-        return cls(
-            torch.empty(places, dtype=torch.float32, device=device),
-            torch.zeros((places, top), dtype=torch.int32, device=device),
-            torch.zeros((places, top), dtype=torch.float32, device=device),
-        )
-
-    def rows(self, part: slice) -> Scores:
-        """A view of some places."""
-        return Scores(self.logprobs[part], self.top_ids[part], self.top_logprobs[part])
-
-    def to_host(self) -> Scores:
-        """The same on the host, or on their way there."""
-        return Scores(_to_host(self.logprobs), _to_host(self.top_ids), _to_host(self.top_logprobs))
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerStep:
-    """A launched step: its tensors on their way to the host."""
-
-    _step: int
-    _sampled: Sampled
-    _scores: Scores
-    _arrived: torch.cuda.Event | None
-
-    @classmethod
-    def of(cls, plan: StepPlan, sampled: Sampled, scores: Scores) -> RunnerStep:
-        """Begin to copy the step's tensors to the host."""
-        top = tuple(None if pair is None else (_to_host(pair[0]), _to_host(pair[1])) for pair in sampled.top)
-        on_host = Sampled(_to_host(sampled.token_ids), _to_host(sampled.logprobs), top)
-        scores_on_host = scores.to_host()
-        if scores.logprobs.device.type == "cpu":
-            return cls(plan.step, on_host, scores_on_host, None)
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
-        arrived.record()
-        return cls(plan.step, on_host, scores_on_host, arrived)
-
-    def result(self) -> StepResult:
-        """Wait for the step. Rows that could not be sampled are marked in the result."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return StepResult(
-            step=self._step,
-            token_ids=self._sampled.token_ids.numpy(),
-            logprobs=self._sampled.logprobs.numpy(),
-            top_logprobs=tuple(
-                None if pair is None else (pair[0].numpy(), pair[1].numpy()) for pair in self._sampled.top
-            ),
-            score_logprobs=self._scores.logprobs.numpy(),
-            score_top=(self._scores.top_ids.numpy(), self._scores.top_logprobs.numpy()),
-        )
-
-
-def _to_host(tensor: Tensor) -> Tensor:
-    if tensor.device.type == "cpu":
-        return tensor
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)
 
 
 # -- where a model goes, and how much of the KV cache fits ------------------------------------------------------------

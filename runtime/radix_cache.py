@@ -4,6 +4,10 @@ A node's key is a run of whole pages of token ids; a partly filled page is never
 the prefixes they use: a handle is the node where the prefix ends, and it locks the path up to the root. Splits and
 merges keep the lower node's identity, so a handle stays good.
 
+Prefixes belong to a *name space* and are shared within it only. There is one tree all the same, one order of use and
+one pool: the first edge of a path carries the name space besides the first page, and no other edge does. A name space
+is there as long as it has a prefix in the tree.
+
 Source: the radix tree of SGLang (Zheng et al., 2024, section 3). Here an eviction takes only as many pages off the end
 of a leaf as are needed, and a node that is left with one child and no handle is merged with it.
 """
@@ -13,74 +17,16 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from .batch import Int32Array
 from .errors import EngineError
 from .kv_pool import KVPool
+from .messages import CacheTree
+from .radix_node import NO_PAGES, Insertion, PrefixMatch, RadixNode, picture
 
-_NO_PAGES: Int32Array = np.empty(0, dtype=np.int32)
 _QUEUE_SLACK = 64
-
-
-@dataclass(eq=False, slots=True)
-class RadixNode:
-    """A run of token ids and the pages that hold their keys and values.
-
-    Attributes:
-        serial: breaks ties of last_access.
-        key: [len(pages) * page_size] token ids.
-        pages: owned by the tree.
-        parent: None for the root, and for a node that has left the tree.
-        children: by the bytes of their key's first page.
-        handles: prefixes in use that end here.
-        locks: handles that end here or below.
-        last_access: order of use; a node's is at least its children's.
-        queued: an entry for this node is in the eviction queue.
-    """
-
-    serial: int
-    key: Int32Array
-    pages: Int32Array
-    parent: RadixNode | None
-    last_access: int
-    children: dict[bytes, RadixNode] = field(default_factory=dict)
-    handles: int = 0
-    locks: int = 0
-    queued: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
-    """A prefix that is in the tree; good until the tree changes.
-
-    Attributes:
-        node: where it ends (the root for an empty one).
-        node_pages: how many of that node's pages belong to it.
-        pages: of the whole prefix, in order.
-        length: in tokens, a multiple of page_size.
-    """
-
-    node: RadixNode
-    node_pages: int
-    pages: Int32Array
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Insertion:
-    """What `RadixCache.insert` did.
-
-    Attributes:
-        present: how many leading pages' worth of tokens were in the tree already; the caller's own pages for them are
-            duplicates that the caller still owns.
-        match: the whole sequence with its canonical pages.
-    """
-
-    present: int
-    match: PrefixMatch
 
 
 class RadixCache:
@@ -96,7 +42,7 @@ class RadixCache:
         self._page_size = pool.page_size
         self._tick = tick or itertools.count(1).__next__
         self._serials = itertools.count()
-        self._root = RadixNode(next(self._serials), _NO_PAGES, _NO_PAGES, None, 0)
+        self._root = RadixNode(next(self._serials), "", NO_PAGES, NO_PAGES, None, 0)
         self._queue: list[tuple[int, int, RadixNode]] = []  # leaves; an entry may be stale, see _oldest_leaf
         self._num_nodes = 0
         self.evictable_pages = 0
@@ -105,14 +51,19 @@ class RadixCache:
 
     # -- use --------------------------------------------------------------------------------------------------------
 
-    def match_prefix(self, token_ids: Int32Array) -> PrefixMatch:
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the tree, its root not counted."""
+        return self._num_nodes
+
+    def match_prefix(self, token_ids: Int32Array, namespace: str = "") -> PrefixMatch:
         """The longest prefix of `token_ids` that is in the tree, in whole pages. Changes nothing."""
         size = self._page_size
         end = len(token_ids) // size * size
         node, kept, position = self._root, 0, 0
         parts: list[Int32Array] = []
         while position < end:
-            child = node.children.get(token_ids[position : position + size].tobytes())
+            child = node.children.get(self._edge(node, token_ids[position : position + size], namespace))
             if child is None:
                 break
             kept = _common_length(child.key, token_ids[position:end]) // size
@@ -121,7 +72,7 @@ class RadixCache:
             node = child
             if kept < len(child.pages):
                 break
-        return PrefixMatch(node, kept, np.concatenate(parts) if parts else _NO_PAGES, position)
+        return PrefixMatch(node, kept, np.concatenate(parts) if parts else NO_PAGES, position)
 
     def lock(self, match: PrefixMatch) -> RadixNode:
         """Keep the pages of `match` until the returned handle is unlocked. Splits the node it ends inside of."""
@@ -159,7 +110,7 @@ class RadixCache:
         self._enqueue(handle)
         self._merge_only_child(handle)
 
-    def insert(self, token_ids: Int32Array, pages: Int32Array) -> Insertion:
+    def insert(self, token_ids: Int32Array, pages: Int32Array, namespace: str = "") -> Insertion:
         """Put a computed sequence into the tree.
 
         Args:
@@ -167,7 +118,7 @@ class RadixCache:
             pages: of the sequence. Those after the first `present` of the result belong to the tree from now on; those
                 before stay the caller's, who locks the result first, points at its pages, and frees duplicates last.
         """
-        match = self.match_prefix(token_ids)
+        match = self.match_prefix(token_ids, namespace)
         present = len(match.pages)
         if present == len(pages):
             self._touch(match.node)
@@ -175,7 +126,7 @@ class RadixCache:
         parent = match.node
         if match.node_pages < len(parent.pages):
             parent = self._split(parent, match.node_pages)
-        leaf = self._add_leaf(parent, token_ids[match.length :].copy(), pages[present:].copy())
+        leaf = self._add_leaf(parent, namespace, token_ids[match.length :].copy(), pages[present:].copy())
         canonical = np.concatenate((match.pages, leaf.pages))
         self._merge_only_child(parent)
         self.insertions += 1
@@ -202,8 +153,14 @@ class RadixCache:
 
     # -- the tree ---------------------------------------------------------------------------------------------------
 
-    def _first_page(self, key: Int32Array) -> bytes:
-        return key[: self._page_size].tobytes()
+    def _edge(self, parent: RadixNode, key: Int32Array, namespace: str) -> bytes:
+        """What a child of `parent` is found by. The parts of a first edge cannot be mixed up: a page has one length."""
+        page = key[: self._page_size].tobytes()
+        return page + namespace.encode("utf-8", "surrogatepass") if parent is self._root and namespace else page
+
+    def _hang(self, node: RadixNode, parent: RadixNode) -> None:
+        node.parent = parent
+        parent.children[self._edge(parent, node.key, node.namespace)] = node
 
     def _touch(self, node: RadixNode) -> None:
         now = self._tick()
@@ -212,9 +169,9 @@ class RadixCache:
             step.last_access = now
             step = step.parent
 
-    def _add_leaf(self, parent: RadixNode, key: Int32Array, pages: Int32Array) -> RadixNode:
-        leaf = RadixNode(next(self._serials), key, pages, parent, 0)
-        parent.children[self._first_page(key)] = leaf
+    def _add_leaf(self, parent: RadixNode, namespace: str, key: Int32Array, pages: Int32Array) -> RadixNode:
+        leaf = RadixNode(next(self._serials), namespace, key, pages, None, 0)
+        self._hang(leaf, parent)
         self._num_nodes += 1
         self.evictable_pages += len(pages)
         self._touch(leaf)
@@ -225,11 +182,13 @@ class RadixCache:
         """Cut `node` after `pages` of its pages; returns the new upper node. Its handles stay at the lower one."""
         parent, cut = node.parent, pages * self._page_size
         assert parent is not None
-        upper = RadixNode(next(self._serials), node.key[:cut], node.pages[:pages], parent, node.last_access)
+        upper = RadixNode(
+            next(self._serials), node.namespace, node.key[:cut], node.pages[:pages], None, node.last_access
+        )
         upper.locks = node.locks
-        parent.children[self._first_page(upper.key)] = upper
-        node.key, node.pages, node.parent = node.key[cut:], node.pages[pages:], upper
-        upper.children[self._first_page(node.key)] = node
+        self._hang(upper, parent)
+        node.key, node.pages = node.key[cut:], node.pages[pages:]
+        self._hang(node, upper)
         self._num_nodes += 1
         return upper
 
@@ -241,9 +200,8 @@ class RadixCache:
         (child,) = node.children.values()
         child.key = np.concatenate((node.key, child.key))
         child.pages = np.concatenate((node.pages, child.pages))
-        child.parent = parent
         child.last_access = max(child.last_access, node.last_access)
-        parent.children[self._first_page(child.key)] = child
+        self._hang(child, parent)
         self._remove(node)
 
     def _remove(self, node: RadixNode) -> None:
@@ -289,22 +247,26 @@ class RadixCache:
             return dropped
         parent = leaf.parent
         assert parent is not None
-        del parent.children[self._first_page(leaf.key)]
+        del parent.children[self._edge(parent, leaf.key, leaf.namespace)]
         self._remove(leaf)
         self._enqueue(parent)
         self._merge_only_child(parent)
         return dropped
+
+    def describe(self, limit: int) -> CacheTree:
+        """Up to `limit` nodes for a picture, those in most use first, parents before children."""
+        return picture(self._root, self._num_nodes, limit)
 
     # -- checks -----------------------------------------------------------------------------------------------------
 
     def pages(self) -> Int32Array:
         """Every page that the tree owns."""
         parts = [node.pages for node in self._nodes()]
-        return np.concatenate(parts) if parts else _NO_PAGES
+        return np.concatenate(parts) if parts else NO_PAGES
 
     def path_pages(self, handle: RadixNode) -> Int32Array:
         """The pages of the prefix that `handle` locks."""
-        parts: list[Int32Array] = [_NO_PAGES]
+        parts: list[Int32Array] = [NO_PAGES]
         step: RadixNode | None = handle
         while step is not None:
             parts.append(step.pages)
@@ -335,7 +297,8 @@ class RadixCache:
     def _check_node(self, node: RadixNode) -> None:
         parent = node.parent
         assert parent is not None
-        assert parent.children[self._first_page(node.key)] is node
+        assert parent.children[self._edge(parent, node.key, node.namespace)] is node
+        assert parent is self._root or parent.namespace == node.namespace
         assert len(node.pages) > 0
         assert len(node.key) == len(node.pages) * self._page_size
         assert node.locks == node.handles + sum(child.locks for child in node.children.values())

@@ -10,17 +10,19 @@ from palmette.constrained.errors import PalmetteError
 from palmette.constrained.grammar import Grammar
 
 from .batch import Float32Array, Int32Array
-from .detokenizer import OutputText
+from .detokenizer import OutputText, UnreadText
 from .errors import EngineError, RequestAbortedError, RequestError
 from .int32_buffer import Int32Buffer
+from .messages import RequestKind
 from .program import FinishReason, TokenLogprob
-from .radix_cache import RadixNode
+from .radix_node import RadixNode
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from palmette.constrained import Matcher
 
-RequestKind = Literal["generate", "score"]
+    from .step_builder import Row
+
 Status = Literal["waiting_grammar", "waiting", "running", "finished", "aborted", "failed"]
 
 _NEXT: dict[Status, tuple[Status, ...]] = {
@@ -72,20 +74,28 @@ class Request:
         end_ids: the model's end-of-sequence tokens.
         group: siblings share it; they are admitted together where they fit.
         text: the output's text so far, with its stop strings.
+        stream: its output is reported as it comes.
+        priority: requests of a higher priority go first; ageing.py says how far.
+        namespace: prefixes of the radix cache are shared only within one.
+        timeout_s: it fails when it has not ended so long after its arrival; None takes the engine's limit.
 
         status: changed by `move_to` alone.
         arrival: order of arrival, kept through retractions.
-        overtaken: later arrivals that were admitted while this request waited.
+        deadline_s: when it fails if it has not ended, by the scheduler's clock; None never.
+        passed_s: when a request whose turn came later first began before this one; None never.
+        aged: that is so long ago that it may not happen again.
         max_output: most tokens of output: max_tokens, or less where the context is shorter.
         stop_ids: tokens that end the output.
         slot: index in the runner's per-request buffers while running.
         num_computed: the one committed length: keys and values of so many tokens are in the page table.
+        flying: its row of the step that was launched last, until that step is processed.
         prefill_end: while running: the tokens that were known on admission.
         setup_due: the runner's sampling state for this request must be loaded with its next row.
         matcher: where the output stands in its grammar, once that is compiled.
         steered: the next token must be drawn under `Matcher.mask_within`, so that an ending still fits.
         page_table: the pages it holds.
 
+        reported, reported_logprobs: tokens of its text, and of its log-probabilities, that were reported.
         forced: how many output tokens the grammar forced.
         logprobs: one an output token, where asked for; those of forced tokens come with the step that computes them.
         score_logprobs: of prompt_ids[score_from:], as far as known.
@@ -106,14 +116,23 @@ class Request:
     score_from: int = 0
     end_ids: AbstractSet[int] = frozenset()
     group: str | None = None
-    text: OutputText = field(default_factory=lambda: OutputText((), ()))
+    text: OutputText | UnreadText = field(default_factory=lambda: OutputText((), ()))
+    stream: bool = True
+    priority: int = 0
+    namespace: str = ""
+    timeout_s: float | None = None
 
     status: Status = field(init=False)
     arrival: int = field(default=-1, init=False)
-    overtaken: int = field(default=0, init=False)
+    deadline_s: float | None = field(default=None, init=False)
+    passed_s: float | None = field(default=None, init=False)
+    aged: bool = field(default=False, init=False)
     max_output: int = field(init=False)
     slot: int = field(default=-1, init=False)
     num_computed: int = field(default=0, init=False)
+    flying: Row | None = field(default=None, init=False)
+    reported: int = field(default=0, init=False)
+    reported_logprobs: int = field(default=0, init=False)
     prefill_end: int = field(default=0, init=False)
     setup_due: bool = field(default=False, init=False)
     matcher: Matcher | None = field(default=None, init=False)
@@ -184,6 +203,37 @@ class Request:
         """Tokens still to compute."""
         return self._end - self.num_computed
 
+    # -- what the next step computes --------------------------------------------------------------------------------
+
+    @property
+    def next_start(self) -> int:
+        """Where the next row begins: behind what is computed or being computed."""
+        return self.num_computed if self.flying is None else self.flying.stop
+
+    @property
+    def sample_due(self) -> bool:
+        """Whether a step in flight samples the next token."""
+        return self.flying is not None and self.flying.is_sampled and self.flying.stop == self._end
+
+    @property
+    def next_tokens(self) -> int:
+        """Most tokens that the next row may have; none where what is in flight surely ends the request."""
+        if not self.sample_due:
+            return self._end - self.next_start
+        return 1 if self.tokens_left > 1 else 0
+
+    def drop_flight(self) -> None:
+        """What is in flight for it counts no more."""
+        if self.flying is not None:
+            self.flying.dropped = True
+            self.flying = None
+
+    def went_ahead(self) -> None:
+        """Its grammar has forced tokens that the row in flight does not know: what that row samples is not taken."""
+        self.setup_due = self.params.has_penalties  # the sampler will have counted it
+        if self.params.logprobs is not None:  # a forced token is scored by the row that computes the one before it
+            self.drop_flight()
+
     @property
     def prefilling(self) -> bool:
         """Whether tokens that were known on admission are still to be computed."""
@@ -210,6 +260,7 @@ class Request:
 
     def draw_again(self) -> None:
         """Have the next step sample the token that was just sampled once more: it was not taken."""
+        self.drop_flight()
         self.num_computed -= 1
         self.setup_due = self.params.has_penalties  # the sampler has counted the token already
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,11 +18,17 @@ from palmette.constrained.errors import PalmetteError
 from .clock import Clock
 from .context import Context
 from .jobs import GenerateJob, Job, Workplace, job_of
-from .program import Delta, Event, Failed, Generate, Node, Reference, Select, Text, referred_text
-from .request import Request
-from .tokenizer import Tokenizer
+from .messages import AbortRequest, NewRequest, RequestFailure, RequestOutput
+from .program import Event, Failed, Generate, Node, Reference, Select, Text, Tokens, referred_text
+from .stops import is_compiled
 
 logger = logging.getLogger("palmette.engine")
+
+LONG_TEXT = 1 << 16
+"""Constant text of so many characters (16 ms of encoding) is not made into tokens where others wait for it."""
+
+RunAside = Callable[[Callable[[], Job], Callable[[Future[Job]], None]], None]
+"""Runs a function in another thread, and then what is to be done with its result in the tree's own."""
 
 
 @dataclass(slots=True)
@@ -40,7 +47,7 @@ class _Entry:
     references: list[_Entry] = field(default_factory=list)
     context: Context | None = None
     text: str | None = None
-    failed: tuple[str, str] | None = None
+    failed: RequestFailure | None = None
     job: Job | None = None
     started_s: float = 0.0
 
@@ -57,28 +64,35 @@ class _Entry:
 class RequestTree:
     """The request tree of one program.
 
-    It holds no lock and does no work of its own: the engine's thread calls `extend`, `deliver` and `abort`.
+    It holds no lock and does no work of its own: its methods are for one thread.
     """
 
     def __init__(
         self,
-        tree_id: str,
-        tokenizer: Tokenizer,
+        workplace: Workplace,
         clock: Clock,
         *,
-        submit: Callable[[Request], None],
-        abort: Callable[[str], object],
+        send: Callable[[NewRequest | AbortRequest], None],
         emit: Callable[[Event], None],
-        draw_seed: Callable[[], int],
+        run_aside: RunAside | None = None,
     ) -> None:
-        self._workplace = Workplace(tree_id, tokenizer, draw_seed)
+        """Begin an empty tree.
+
+        Args:
+            workplace: what its requests are made with.
+            send: takes requests to the scheduler, which answers through `deliver`.
+            emit: takes events to the client.
+            run_aside: makes long prompts into tokens elsewhere; None does it at once.
+        """
+        self._workplace = workplace
         self._clock = clock
-        self._submit = submit
-        self._abort = abort
+        self._send = send
         self._emit = emit
+        self._run_aside = run_aside
         self._root = _Entry(node=Text(-1, None, ""), context=Context())
         self._entries: dict[int, _Entry] = {}
         self._of_request: dict[str, _Entry] = {}
+        self._forgotten = False
 
     def extend(self, nodes: Iterable[Node]) -> None:
         """Add nodes and start those that can run. Parents and sources come first; the session has checked the ids."""
@@ -90,34 +104,47 @@ class RequestTree:
                 self._entries[node.source].references.append(entry)
             self._advance(entry)
 
-    def deliver(self, request: Request, text: str, finished: bool) -> None:
-        """Take news of one of this tree's requests: `text` to stream, and whether it has ended."""
-        entry = self._of_request.get(request.id)
+    def deliver(self, output: RequestOutput) -> None:
+        """Take news of one of this tree's requests: what to stream, and what it came to."""
+        entry = self._of_request.get(output.id)
         job = entry.job if entry is not None else None
         if entry is None or job is None:
             return
-        if text and isinstance(job, GenerateJob) and job.node.stream:
-            self._emit(Delta(job.node.id, text, job.requests.index(request)))
-        if finished:
-            del self._of_request[request.id]
-            job.unfinished -= 1
+        if isinstance(job, GenerateJob) and job.node.stream and (delta := job.delta(output)) is not None:
+            self._emit(delta)
+        if output.end is not None:
+            del self._of_request[output.id]
+            job.take_end(output.id, output.end)
+            if output.end.failure is not None:
+                self._abort_requests(job)
             if job.unfinished == 0:
                 entry.job = None
                 self._attempt(entry, lambda: self._complete(entry, job))
                 self._advance(*entry.followers)
 
+    def has_request(self, request_id: str) -> bool:
+        """Whether news of this request is for this tree."""
+        return request_id in self._of_request
+
     def abort(self) -> None:
         """Abort every request that has not ended; nothing more is emitted for them."""
+        self._forgotten = True
         for request_id in list(self._of_request):
-            del self._of_request[request_id]
-            self._abort(request_id)
+            self._send(AbortRequest(request_id))
+        self._of_request.clear()
 
-    def fail_all(self, kind: str, message: str) -> None:
+    def abort_all(self, failure: RequestFailure) -> None:
+        """Abort every request that has not ended, and fail every node that is not done."""
+        for request_id in list(self._of_request):
+            self._send(AbortRequest(request_id))
+        self.fail_all(failure)
+
+    def fail_all(self, failure: RequestFailure) -> None:
         """Fail every node that is not done."""
         self._of_request.clear()
         for entry in list(self._entries.values()):
             if not entry.settled:
-                self._fail(entry, kind, message)
+                self._fail(entry, failure)
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
@@ -140,7 +167,7 @@ class RequestTree:
             awaited = self._awaited(entry)
             failed = next((before.failed for before in awaited if before.failed is not None), None)
             if failed is not None:
-                self._fail(entry, *failed)
+                self._fail(entry, failed)
             elif all(before.context is not None for before in awaited):
                 self._attempt(entry, partial(self._begin, entry, awaited))
                 if entry.context is not None:
@@ -150,7 +177,9 @@ class RequestTree:
         node, before = entry.node, awaited[0].context
         assert before is not None
         if isinstance(node, Generate | Select):
-            self._start(entry, job_of(node, before, self._workplace))
+            self._make_job(entry, node, before)
+        elif isinstance(node, Tokens):
+            entry.context = before.with_tokens(node.token_ids, self._workplace.tokenizer, owner=node.id)
         elif isinstance(node, Text):
             entry.text = node.text
             entry.context = before.with_text(node.text, owner=node.id, template=node.template)
@@ -165,44 +194,57 @@ class RequestTree:
         try:
             step()
         except PalmetteError as error:
-            self._fail(entry, type(error).__name__, str(error))
+            self._fail(entry, RequestFailure(type(error).__name__, str(error)))
         except Exception as error:
             logger.exception("node %d failed", entry.node.id)
-            self._fail(entry, "EngineError", f"{type(error).__name__}: {error}")
+            self._fail(entry, RequestFailure("EngineError", f"{type(error).__name__}: {error}"))
 
-    def _fail(self, entry: _Entry, kind: str, message: str) -> None:
+    def _fail(self, entry: _Entry, failure: RequestFailure) -> None:
         """Fail the node and everything that waits for it."""
         stack = [entry]
         while stack:
             entry = stack.pop()
             if entry.failed is None:
-                entry.failed = (kind, message)
+                entry.failed = failure
                 entry.job = None
                 if isinstance(entry.node, Generate | Select | Reference):
-                    self._emit(Failed(entry.node.id, kind, message))
+                    self._emit(Failed(entry.node.id, failure.kind, failure.message, failure.retry_after_s))
                 stack.extend(reversed(entry.followers))
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def _start(self, entry: _Entry, job: Job) -> None:
-        entry.job, entry.started_s = job, self._clock.now()
-        for request in job.requests:
-            try:
-                self._submit(request)
-            except Exception:
-                self._abandon(entry)
-                raise
-            self._of_request[request.id] = entry
+    def _make_job(self, entry: _Entry, node: Generate | Select, before: Context) -> None:
+        """Make the node's requests and send them; elsewhere, where it takes long to make them."""
+        entry.started_s = self._clock.now()
+        make = partial(job_of, node, before, self._workplace)
+        stops = node.params.stop_regex if isinstance(node, Generate) else ()
+        if self._run_aside is not None and (before.text_length > LONG_TEXT or not is_compiled(stops)):
+            self._run_aside(make, partial(self._job_made, entry))
+        else:
+            self._start(entry, make())
 
-    def _abandon(self, entry: _Entry) -> None:
-        """Abort the requests of a node."""
-        for request_id in [name for name, owner in self._of_request.items() if owner is entry]:
-            del self._of_request[request_id]
-            self._abort(request_id)
+    def _job_made(self, entry: _Entry, made: Future[Job]) -> None:
+        if entry.settled or self._forgotten:
+            return
+        self._attempt(entry, lambda: self._start(entry, made.result()))
+        self._advance(*entry.followers)
+
+    def _start(self, entry: _Entry, job: Job) -> None:
+        entry.job = job
+        for request in job.requests:
+            self._of_request[request.id] = entry
+            self._send(request)
+
+    def _abort_requests(self, job: Job) -> None:
+        """End the other requests of a job that has failed."""
+        for request, end in zip(job.requests, job.ends, strict=True):
+            if end is None:
+                self._send(AbortRequest(request.id))
 
     def _complete(self, entry: _Entry, job: Job) -> None:
-        if job.error is not None:
-            raise job.error
+        if job.failure is not None:
+            self._fail(entry, job.failure)
+            return
         outcome = job.outcome(self._clock.now() - entry.started_s)
         entry.text, entry.context = outcome.text, outcome.context
         self._emit(outcome.event)

@@ -55,6 +55,7 @@ class RunningBatch:
     def remove(self, request: Request) -> None:
         """Stop running a request, whatever the reason; its slot and pages come back."""
         self._requests.remove(request)
+        request.drop_flight()
         self._free_slots.append(request.slot)
         request.slot = -1
         self._memory.release(request)
@@ -67,12 +68,12 @@ class RunningBatch:
 
         Returns:
             None, with nothing changed, where memory is short: some decode of this step would lack a page, or no request
-            at all could go on.
+            at all could go on. What is in flight may still make room.
         """
         rows: list[Row] = []
         for request in self._requests:
-            if tokens and not request.prefilling:
-                row = Row(request, min(request.remaining, tokens))
+            if tokens and request.next_start >= request.prefill_end and (count := request.next_tokens):
+                row = Row(request, min(count, tokens))
                 rows.append(row)
                 tokens -= row.count
         needs = [(row.request, self._memory.pages_needed(row.request, row.stop)) for row in rows]
@@ -80,12 +81,14 @@ class RunningBatch:
             return None
         self._memory.hand_out(needs)
         rows += self._prefill_rows(tokens)
-        return rows if rows or not self._requests else None
+        return rows if rows or not any(request.next_tokens for request in self._requests) else None
 
     def _prefill_rows(self, tokens: int) -> list[Row]:
         rows = []
-        for request in self.prefilling:
-            count = min(request.remaining, tokens, self._memory.room(request))
+        for request in self._requests:
+            if request.next_start >= request.prefill_end:
+                continue
+            count = min(request.next_tokens, tokens, self._memory.room(request))
             if count > 0:
                 self._memory.reserve(request, count)
                 rows.append(Row(request, count))

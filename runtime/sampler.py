@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .batch import NOT_FINITE, NOTHING_ALLOWED, UNCONSTRAINED, Int32Array, SlotSetup, StepPlan, UInt32Array
+from .batch import NOT_FINITE, NOTHING_ALLOWED, UNCONSTRAINED, Int32Array, SlotSetup, StepMasks, StepPlan, UInt32Array
 from .errors import EngineError
 from .penalties import PenaltyCounts
 from .philox import uniform
@@ -108,8 +108,8 @@ class Sampler:
         packed = np.array(bits, dtype=np.uint32).view(np.int32)
         self._masks[self._upload(rows)] = upload(packed, self._device)
 
-    def sample(self, logits: Tensor, plan: StepPlan) -> Sampled:
-        """Sample the plan's `sample_rows` from `logits`, [S, vocab_size], which are left as they are.
+    def sample(self, logits: Tensor, plan: StepPlan, masks: StepMasks | None = None) -> Sampled:
+        """Sample the plan's `sample_rows` from `logits`, [S, vocab_size], which are left as they are, under `masks`.
 
         Does not wait for the device. A row whose logits hold NaN or infinity, or whose mask allows no token, is marked
         in the result and does not touch the others.
@@ -123,8 +123,10 @@ class Sampler:
                 f"of {self._vocab_size} tokens"
             )
         self._penalties.count_forced(plan)
+        if masks is not None:
+            self.write_masks(masks.updates)
         slots = plan.slots[plan.sample_rows]
-        scores = self._shape(logits[:, : self._valid], slots, plan)
+        scores = self._shape(logits[:, : self._valid], slots, plan, masks)
         token_ids = self._choose(scores, slots, plan.output_positions)
         known = token_ids.clamp(min=0)
         self.last_tokens[self._upload(slots)] = known
@@ -132,18 +134,17 @@ class Sampler:
         logprobs, top = self._logprobs(logits, known, slots)
         return Sampled(token_ids.int(), logprobs, top)
 
-    def _shape(self, scores: Tensor, slots: Int32Array, plan: StepPlan) -> Tensor:
+    def _shape(self, scores: Tensor, slots: Int32Array, plan: StepPlan, masks: StepMasks | None) -> Tensor:
         """Penalties, mask, min_tokens and bias, in this order; the input itself where no row has any of them."""
         held_back = np.flatnonzero(plan.output_positions < self._options.min_tokens[slots])
-        masked = bool((plan.mask_rows != UNCONSTRAINED).any())
         penalised = self._penalties.any_of(slots)
         biased = self._options.bias and any(slot in self._options.bias for slot in slots.tolist())
         if penalised or len(held_back) or biased:
             scores = scores.to(torch.float32, copy=True)
         if penalised:
             self._penalties.apply(scores, slots)
-        if masked:
-            scores = torch.minimum(scores, self._mask_ceilings(plan.mask_rows))
+        if masks is not None and (masks.rows != UNCONSTRAINED).any():
+            scores = torch.minimum(scores, self._mask_ceilings(masks.rows))
         if len(held_back):
             self._hold_back_ends(scores, slots, held_back)
         if biased:

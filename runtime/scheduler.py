@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,21 +14,24 @@ import numpy as np
 
 from palmette.constrained.errors import GrammarLimitError, PalmetteError
 
-from .batch import NOTHING_ALLOWED, Runner, StepPlan, StepResult
+from .batch import NOTHING_ALLOWED, Runner, StepHandle, StepResult
 from .clock import Clock, MonotonicClock
 from .config import EngineConfig
 from .constraint import MaskRows
-from .errors import EngineError, RequestError
+from .counts import SchedulerCounts
+from .errors import EngineError, RequestError, RequestTimeoutError
 from .generation import ForcedText, Generation
 from .grammar_queue import GrammarQueue
 from .kv_memory import KVMemory
 from .logprobs import sampled_logprob, take_scores
-from .messages import SchedulerStats
+from .messages import CacheTree, SchedulerStats
 from .policy import OutputEstimate
+from .queue_limit import QueueLimit
 from .request import Request, check_request
 from .running_batch import RunningBatch
 from .sampling_params import check_vocabulary
-from .step_builder import Row, build_plan
+from .step_builder import Row, build_masks, build_plan
+from .timed_heap import Deadlines
 from .waiting_queue import WaitingQueue
 
 if TYPE_CHECKING:
@@ -43,12 +47,26 @@ class RequestUpdate:
     finished: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step in flight."""
+
+    number: int
+    rows: list[Row]
+    handle: StepHandle
+
+    @property
+    def needs_masks(self) -> bool:
+        """Whether a row is sampled under a mask that the token of the step before decides."""
+        return any(row.follows_sample and row.request.matcher is not None for row in self.rows)
+
+
 class Scheduler:
     """Runs requests in steps, each one forward pass over the next tokens of many.
 
     A step takes in aborts and compiled grammars, gives every running request its next tokens, admits waiting requests
-    within the budget that is left, prepares the next step while the runner computes, and processes what came of it. All
-    methods are for one thread.
+    within the budget that is left, and is launched; when it is done, what came of it is processed. `step` does one
+    after the other; `step_ahead` launches a step before the one before it is finished. All methods are for one thread.
 
     Args:
         runner: executes plans.
@@ -91,12 +109,18 @@ class Scheduler:
         self._requests: dict[str, Request] = {}  # active ones
         self._grammar_queue = grammar_queue
         self._running = RunningBatch(self._memory, config.max_running_requests)
-        self._waiting = WaitingQueue(config.policy, self._memory, self._running, self._estimate)
+        self._queue_limit = QueueLimit(config.max_queued_requests)
+        self._waiting = WaitingQueue(
+            config, self._memory, self._running, self._estimate, self._clock, self._queue_limit
+        )
+        self._request_timeout_s = config.request_timeout_s
+        self._deadlines = Deadlines()
         self._aborts: set[str] = set()
-        self._in_flight: list[Row] = []
+        self._in_flight: deque[Step] = deque()
         self._updates: list[RequestUpdate] = []
         self._steps = 0
         self._retractions = 0
+        self._counts = SchedulerCounts()
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -105,6 +129,7 @@ class Scheduler:
 
         Raises:
             RequestError: it cannot run, or its id is that of an active request.
+            QueueFullError: too many wait already.
         """
         if request.id in self._requests:
             raise RequestError(f"request id {request.id!r} is active; wait for its end or use another id")
@@ -118,11 +143,16 @@ class Scheduler:
             pool_tokens=self._memory.pool_tokens,
             vocab_size=self._vocab_size,
         )
+        self._queue_limit.check(len(self._requests) - len(self._running))
         if request.params.seed is None:
             request.params = msgspec.structs.replace(request.params, seed=self._seeds.getrandbits(64))
         request.max_output = min(request.params.max_tokens, self._context_length - len(request.prompt_ids))
         request.arrival = next(self._arrivals)
         request.arrived_s = self._clock.now()
+        timeout_s = self._request_timeout_s if request.timeout_s is None else request.timeout_s
+        if timeout_s is not None:
+            request.deadline_s = request.arrived_s + timeout_s
+        self._deadlines.add(request)
         self._requests[request.id] = request
         if request.grammar is not None and self._grammar_queue is not None:
             self._grammar_queue.add(request)
@@ -149,7 +179,7 @@ class Scheduler:
     def can_step(self) -> bool:
         """Whether a step would do something now. False while all there is waits for grammars to compile."""
         compiled = self._grammar_queue is not None and self._grammar_queue.has_ready
-        return bool(compiled or self._running or self._waiting or self._aborts or self._updates)
+        return bool(compiled or self._running or self._waiting or self._aborts or self._updates or self._in_flight)
 
     def on_grammar_ready(self, callback: Callable[[], None]) -> None:
         """Have `callback` called, from another thread, whenever `can_step` may have become true by a grammar."""
@@ -168,33 +198,69 @@ class Scheduler:
     # -- a step -----------------------------------------------------------------------------------------------------
 
     def step(self) -> list[RequestUpdate]:
-        """Run one step and return its news."""
-        plan = self.plan_step()
-        if plan is not None:
-            in_flight = self._runner.launch(plan)
+        """Run one step, from its plan to its result, and return its news."""
+        step = self.launch_step()
+        if step is not None:
+            self.sample_step(step)
             self.prepare_next()
-            self.process(in_flight.result())
-        if not self._running:
-            self._memory.check_idle()
+            self.finish_step(step)
         return self.take_updates()
 
-    def plan_step(self) -> StepPlan | None:
-        """Decide what the next step computes; None where it has nothing to compute."""
-        self._receive_aborts()
-        self._receive_compiled()
-        retractions = self._retractions
-        rows = self._continue_running()
-        if self._retractions == retractions:
-            rows += self._admit(self._chunk_size - sum(row.count for row in rows))
-        rows = [row for row in rows if self._find_mask(row)]
+    def step_ahead(self) -> list[RequestUpdate]:
+        """Launch the next step, then finish the one before it, and return the news of that one."""
+        before = self._in_flight[0] if self._in_flight else None
+        step = self.launch_step()
+        if step is not None and not step.needs_masks:
+            self.sample_step(step)
+        if before is not None:
+            self.finish_step(before)
+        if step is not None and step.needs_masks:
+            self.sample_step(step)
+        return self.take_updates()
+
+    def launch_step(self) -> Step | None:
+        """Decide what the next step computes, and begin it; None where it has nothing to compute.
+
+        The step before may still be in flight: what it samples is then counted on. Where only its end can make room,
+        nothing is begun, and the caller finishes it first.
+        """
+        rows = self.plan_step()
         if not rows:
             return None
         self._steps += 1
-        self._in_flight = rows
-        plan = build_plan(self._steps, rows, self._memory.page_size, self._masks.take_updates())
+        plan = build_plan(self._steps, rows, self._memory.page_size)
         for row in rows:
+            row.request.flying = row
             row.request.setup_due = False
-        return plan
+        step = Step(self._steps, rows, self._runner.launch(plan))
+        self._memory.pool.step_launched(step.number)
+        self._in_flight.append(step)
+        return step
+
+    def plan_step(self) -> list[Row]:
+        """The rows of the next step, with their slots and pages."""
+        self._receive_aborts()
+        self._fail_expired()
+        self._receive_compiled()
+        rows = self._running.rows(self._chunk_size)
+        if rows is None and self._in_flight:
+            return []
+        retractions = self._retractions
+        if rows is None:
+            rows = self._make_room()
+        if self._retractions == retractions:
+            rows += self._admit(self._chunk_size - sum(row.count for row in rows))
+        return rows
+
+    def sample_step(self, step: Step) -> None:
+        """Have the rows of a launched step sampled under their masks.
+
+        The step before must be processed if a request in it has a grammar: its token decides the mask.
+        """
+        for row in step.rows:
+            if row.is_sampled:
+                self._find_mask(row)
+        step.handle.sample(build_masks(step.rows, self._masks.take_updates()))
 
     def prepare_next(self) -> None:
         """Do what the next plan needs and this step's result does not change. To be called while the runner computes.
@@ -206,19 +272,23 @@ class Scheduler:
         beginning = (request for request in self._running if request.prefilling)
         self._masks.prepare(itertools.chain(beginning, self._waiting))
 
-    def process(self, result: StepResult) -> None:
-        """Take in what the step of the last plan computed. The news is for `take_updates`."""
-        if result.step != self._steps:
-            raise EngineError(f"the result of step {result.step} came when step {self._steps} was in flight")
-        rows, self._in_flight = self._in_flight, []
+    def finish_step(self, step: Step) -> None:
+        """Wait for the oldest step in flight and take in what it computed. The news is for `take_updates`."""
+        if not self._in_flight or self._in_flight[0] is not step:
+            raise EngineError(f"step {step.number} is finished, but it is not the oldest in flight")
+        result = step.handle.result()
+        if result.step != step.number:
+            raise EngineError(f"the result of step {result.step} came when step {step.number} was in flight")
+        self._in_flight.popleft()
+        self._memory.pool.step_done(step.number)
+        self._counts.device_s += result.device_s
         sampled = scored = 0
-        for row in rows:
-            if row.request.id not in self._aborts:
-                self._take_row(row, result, sampled, scored)
-            self._masks.release(row.mask_row)
+        for row in step.rows:
+            self._finish_row(row, result, sampled, scored)
             sampled += row.is_sampled
             scored += len(row.scored)
-        self._estimate.step_done()
+        if not self._running and not self._in_flight:
+            self._memory.check_idle()
 
     def take_updates(self) -> list[RequestUpdate]:
         """The news since the last call."""
@@ -231,10 +301,18 @@ class Scheduler:
         aborts, self._aborts = self._aborts, set()
         for request_id in sorted(aborts):
             request = self._requests[request_id]
-            if request.status == "waiting_grammar" and self._grammar_queue is not None:
-                self._grammar_queue.remove(request)
+            self._stop_compiling(request)
             request.abort()
             self._end(request, "")
+
+    def _fail_expired(self) -> None:
+        for request in self._deadlines.expired(self._clock.now()):
+            self._stop_compiling(request)
+            self._fail(request, _timed_out(request, self._clock.now()))
+
+    def _stop_compiling(self, request: Request) -> None:
+        if request.status == "waiting_grammar" and self._grammar_queue is not None:
+            self._grammar_queue.remove(request)
 
     def _receive_compiled(self) -> None:
         for outcome in self._grammar_queue.poll() if self._grammar_queue is not None else ():
@@ -253,8 +331,8 @@ class Scheduler:
         else:
             self._report(request, text)
 
-    def _continue_running(self) -> list[Row]:
-        """Rows for the running requests. Where memory is short, the newest ones wait again."""
+    def _make_room(self) -> list[Row]:
+        """Rows for the running requests when memory is short: the newest ones wait again."""
         while (rows := self._running.rows(self._chunk_size)) is None:
             if len(self._running) > 1:
                 self._retract(self._running.newest)
@@ -278,36 +356,49 @@ class Scheduler:
             if row.request.started_s is None:
                 row.request.started_s = self._clock.now()
                 row.request.cached_tokens = min(row.start, len(row.request.prompt_ids))
-        for request in admission.too_large:
-            self._fail(request, self._too_large(request))
+                self._counts.started(row.request)
+        if not self._in_flight:  # which may still make room
+            for request in admission.too_large:
+                self._fail(request, self._too_large(request))
         return admission.rows
 
-    def _find_mask(self, row: Row) -> bool:
-        """Reference the mask of a row's next token; False where the request failed."""
-        if row.is_sampled:
-            try:
-                row.mask_row = self._masks.acquire(row.request)
-            except Exception as error:
-                self._fail(row.request, error)
-                return False
-        return True
+    def _find_mask(self, row: Row) -> None:
+        """Reference the mask of a row's next token, if that token can still be the request's."""
+        if row.dropped or not row.takes_sample:
+            return
+        try:
+            row.mask_row = self._masks.acquire(row.request)
+        except Exception as error:
+            self._fail(row.request, error)
 
     # -- processing -------------------------------------------------------------------------------------------------
 
-    def _take_row(self, row: Row, result: StepResult, sampled: int, scored: int) -> None:
-        """Take in what a row computed, from these places in the result on.
+    def _finish_row(self, row: Row, result: StepResult, sampled: int, scored: int) -> None:
+        """Take in what a row computed, from these places in the result on, unless nobody wants it any more."""
+        self._masks.release(row.mask_row)
+        if row.dropped:
+            return
+        if row.request.flying is row:
+            row.request.flying = None
+        if row.request.id in self._aborts:
+            row.request.drop_flight()
+        else:
+            self._take_row(row, result, sampled, slice(scored, scored + len(row.scored)))
 
-        A row that failed ends its own request only. It is not committed: what it computed may be broken, and must not
+    def _take_row(self, row: Row, result: StepResult, sampled: int, scored: slice) -> None:
+        """Take in a row.
+
+        One that failed ends its own request only. It is not committed: what it computed may be broken, and must not
         reach others through the radix cache.
         """
-        places = slice(scored, scored + len(row.scored))
-        if row.is_sampled and result.token_ids[sampled] < 0:
+        takes_sample = row.takes_sample
+        if takes_sample and result.token_ids[sampled] < 0:
             self._fail(row.request, _sampling_error(row, int(result.token_ids[sampled])))
-        elif np.isnan(result.score_logprobs[places]).any():
+        elif np.isnan(result.score_logprobs[scored]).any():
             self._fail(row.request, _not_finite(row))
         else:
-            self._advance(row, result, places)
-            if row.is_sampled:
+            self._advance(row, result, scored)
+            if takes_sample:
                 self._take_token(row.request, result, sampled)
             self._settle(row)
 
@@ -327,8 +418,10 @@ class Scheduler:
             text = self._generation.take(request, int(result.token_ids[index]), sampled_logprob(request, result, index))
         except Exception as error:
             self._fail(request, error)
-        else:
-            self._report(request, text)
+            return
+        if request.flying is not None and request.flying.is_sampled and not request.flying.takes_sample:
+            request.went_ahead()
+        self._report(request, text)
 
     def _settle(self, row: Row) -> None:
         """Let others use the prefix that a prefill has computed so far."""
@@ -341,7 +434,7 @@ class Scheduler:
         """Pass on a request's text, and its end if it has ended."""
         if not request.is_active:
             self._end(request, text)
-        elif text:
+        elif request.stream and (text or request.text.num_tokens > request.reported):
             self._updates.append(RequestUpdate(request, text, False))
 
     def _fail(self, request: Request, error: Exception) -> None:
@@ -355,7 +448,10 @@ class Scheduler:
         if request.slot >= 0:
             self._running.remove(request)
         self._waiting.discard(request)
+        self._estimate.finished(request)
         request.ended_s = self._clock.now()
+        self._counts.ended(request)
+        self._aborts.discard(request.id)
         del self._requests[request.id]
         self._updates.append(RequestUpdate(request, text, True))
 
@@ -369,7 +465,7 @@ class Scheduler:
     # -- checks -----------------------------------------------------------------------------------------------------
 
     def stats(self) -> SchedulerStats:
-        """Counts of queues, running batch, pages and cache at this moment."""
+        """Counts of queues, running batch, pages and cache at this moment, and of all that was done so far."""
         pool, cache = self._memory.pool, self._memory.cache
         return SchedulerStats(
             steps=self._steps,
@@ -377,11 +473,21 @@ class Scheduler:
             compiling=sum(request.status == "waiting_grammar" for request in self._requests.values()),
             waiting=len(self._waiting),
             running=len(self._running),
-            free_pages=pool.free_pages,
+            free_pages=pool.free_pages + pool.returning_pages,
             evictable_pages=cache.evictable_pages if cache else 0,
             protected_pages=cache.protected_pages if cache else 0,
             total_pages=pool.num_pages,
+            page_size=pool.page_size,
+            **self._counts.totals(self._running),
         )
+
+    def count_work(self, seconds: float) -> None:
+        """Count time that was spent with work to do."""
+        self._counts.working_s += seconds
+
+    def cache_tree(self, limit: int) -> CacheTree:
+        """Up to `limit` nodes of the radix cache, the most used first."""
+        return self._memory.describe(limit)
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless pages, slots, queues and mask rows are accounted for. Between steps only."""
@@ -401,6 +507,16 @@ def _sampling_error(row: Row, failure: int) -> EngineError:
     return EngineError(
         f"request {row.request.id} cannot go on after {row.stop} tokens of prompt and output: every token that it may"
         " sample there has the logit -inf, by its grammar's mask or by the model"
+    )
+
+
+def _timed_out(request: Request, now_s: float) -> RequestTimeoutError:
+    where = "was running" if request.status == "running" else "had not begun to run"
+    if request.status == "waiting" and request.started_s is not None:
+        where = "waited for memory again"
+    return RequestTimeoutError(
+        f"request {request.id} had not ended {now_s - request.arrived_s:.1f} s after it came: it {where}, with"
+        f" {request.num_output} tokens of output; give it more time, ask for fewer tokens, or try again when less runs"
     )
 
 

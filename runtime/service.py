@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from .messages import CacheTree, SchedulerStats, SessionOptions
+from .messages import USUAL_OPTIONS, CacheTree, SchedulerStats, SessionOptions
 from .program import Event, ModelInfo, Node
 from .tokenizer import Tokenizer
 
@@ -42,7 +42,7 @@ class EngineService(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-    def open(self, events: EventSink, options: SessionOptions = SessionOptions()) -> ServiceSession:
+    def open(self, events: EventSink, options: SessionOptions = USUAL_OPTIONS) -> ServiceSession:
         """Open an empty tree whose events go to `events`, which must be quick and must not block.
 
         Raises:

@@ -6,37 +6,62 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .batch import UNCONSTRAINED, Int32Array, SlotSetup, StepPlan, UInt32Array
+from .batch import FROM_SLOT, UNCONSTRAINED, Int32Array, SlotSetup, StepMasks, StepPlan, UInt32Array
 from .request import Request
 
 _NONE: Int32Array = np.empty(0, dtype=np.int32)
+_FROM_SLOT: Int32Array = np.array([FROM_SLOT], dtype=np.int32)
 
 
 class Row:
     """One request's share of a step: `count` tokens from `start` to `stop`, the next that are to be computed.
 
     Attributes:
-        is_sampled: the row reaches the end of what is known, so the next token is sampled.
+        follows_sample: its one token is being sampled by the step before.
+        is_sampled: the row reaches the end of what is known, or comes after it, so the next token is sampled.
+        output_position: of the sampled token, in the request's output.
         scored: places of the tokens scored by this row; each is scored by the logits one place before.
         mask_row: of the mask table, referenced until the step's result is processed.
+        dropped: the request ended, or goes on from another place, while the step was in flight.
     """
 
-    __slots__ = ("count", "is_sampled", "mask_row", "request", "scored", "start", "stop")
+    __slots__ = (
+        "count",
+        "dropped",
+        "follows_sample",
+        "is_sampled",
+        "mask_row",
+        "output_position",
+        "request",
+        "scored",
+        "start",
+        "stop",
+    )
 
     def __init__(self, request: Request, count: int) -> None:
         self.request = request
-        self.start = request.num_computed
+        self.start = request.next_start
         self.count = count
         self.stop = self.start + count
-        self.is_sampled = self.stop == request.end and request.kind == "generate"
+        self.follows_sample = request.sample_due
+        self.is_sampled = self.stop == request.end + self.follows_sample and request.kind == "generate"
+        self.output_position = request.num_output + self.follows_sample
+        self.dropped = False
         unscored = request.unscored
         self.scored = range(max(self.start + 1, unscored.start), min(self.stop + 1, unscored.stop))
         self.mask_row = UNCONSTRAINED
 
+    @property
+    def takes_sample(self) -> bool:
+        """Whether what the step samples is the request's next token; false where more is known by now."""
+        return self.is_sampled and self.stop == self.request.end
 
-def build_plan(
-    step: int, rows: Sequence[Row], page_size: int, mask_updates: tuple[Int32Array, UInt32Array] | None
-) -> StepPlan:
+    def token_ids(self) -> Int32Array:
+        """The row's tokens; `FROM_SLOT` for one that the step before samples."""
+        return _FROM_SLOT if self.follows_sample else self.request.token_ids[self.start : self.stop]
+
+
+def build_plan(step: int, rows: Sequence[Row], page_size: int) -> StepPlan:
     """The plan of a step. Its arrays are copies: they stay as they are when requests go on.
 
     Every row's request has a slot, and pages for all of the row's tokens.
@@ -56,7 +81,7 @@ def build_plan(
     return StepPlan(
         step=step,
         setups=tuple(_setup(row.request) for row in rows if row.request.setup_due),
-        token_ids=np.concatenate([row.request.token_ids[row.start : row.stop] for row in rows]),
+        token_ids=np.concatenate([row.token_ids() for row in rows]),
         positions=positions,
         kv_slots=pages * np.int32(page_size) + positions % page_size,
         query_indptr=query_indptr,
@@ -65,13 +90,16 @@ def build_plan(
         seq_lens=seq_lens,
         slots=_int32([row.request.slot for row in rows]),
         sample_rows=_int32(sampled),
-        output_positions=_int32([rows[index].request.num_output for index in sampled]),
-        mask_rows=_int32([rows[index].mask_row for index in sampled]),
-        mask_updates=mask_updates,
+        output_positions=_int32([rows[index].output_position for index in sampled]),
         score_tokens=score_tokens,
         score_targets=score_targets,
         score_top=score_top,
     )
+
+
+def build_masks(rows: Sequence[Row], updates: tuple[Int32Array, UInt32Array] | None) -> StepMasks:
+    """The masks of a step's rows, in the order of its plan."""
+    return StepMasks(_int32([row.mask_row for row in rows if row.is_sampled]), updates)
 
 
 def _scores(rows: Sequence[Row], query_indptr: Int32Array) -> tuple[Int32Array, Int32Array, Int32Array]:

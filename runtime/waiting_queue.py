@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
-from .config import Policy
+from .ageing import AgeingQueue
+from .clock import Clock
+from .config import EngineConfig
 from .kv_memory import KVMemory
-from .policy import AdmissionBudget, OutputEstimate, awaits_shared_prefix, queue_policy
+from .policy import AdmissionBudget, OutputEstimate
+from .queue_limit import QueueLimit
+from .queue_policies import WINDOW, queue_policy
 from .request import Request
 from .running_batch import RunningBatch
+from .shared_prefixes import SharedPrefixes
 from .step_builder import Row
 
 
@@ -28,62 +33,91 @@ class Admission:
 
 
 class WaitingQueue:
-    """Waiting requests, oldest first. A retracted request is as old as when it came.
+    """Waiting requests, and the order in which they begin: the aged in turn, then by priority, then by the policy.
+
+    ageing.py says what a turn is and how long a request may be passed over. A retracted request has the turn it came
+    with.
 
     Args:
+        config: policy, seed, and for how long requests may be passed over.
         estimate: of the output that is still to come, for what may be admitted beside it.
+        limit: is told how long requests waited.
     """
 
-    def __init__(self, policy: Policy, memory: KVMemory, running: RunningBatch, estimate: OutputEstimate) -> None:
-        self._policy = queue_policy(policy, memory)
+    def __init__(
+        self,
+        config: EngineConfig,
+        memory: KVMemory,
+        running: RunningBatch,
+        estimate: OutputEstimate,
+        clock: Clock,
+        limit: QueueLimit,
+    ) -> None:
+        self._policy = queue_policy(config.policy, memory, config.seed)
         self._memory = memory
         self._running = running
         self._estimate = estimate
-        self._requests: list[Request] = []
+        self._clock = clock
+        self._limit = limit
+        self._queue = AgeingQueue(config.max_wait_s)
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._queue)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+        return iter(self._queue)
 
     def add(self, request: Request) -> None:
-        bisect.insort(self._requests, request, key=_arrival)
+        self._queue.add(request)
 
     def discard(self, request: Request) -> None:
         """Take a request off the queue if it is there."""
-        place = bisect.bisect_left(self._requests, request.arrival, key=_arrival)
-        if place < len(self._requests) and self._requests[place] is request:
-            del self._requests[place]
+        self._queue.discard(request)
 
     def admit(self, tokens: int) -> Admission:
-        """Begin to run requests in the policy's order, as far as slots, pages and `tokens` tokens of the step reach."""
+        """Begin to run requests, as far as slots, pages and `tokens` tokens of the step reach."""
         admission = Admission()
         running = self._running
-        if tokens <= 0 or not self._requests or not running.free_slots:
+        if tokens <= 0 or not len(self._queue) or not running.free_slots:
             return admission
+        now_s = self._clock.now()
+        self._queue.grow_older(now_s)
         budget = AdmissionBudget(
             self._memory, self._estimate, tokens=tokens, slots=running.free_slots, running=running.requests
         )
-        prefilling = running.prefilling
-        for request in self._policy.order(self._requests):
-            if budget.is_spent or not self._offer(request, budget, prefilling, admission):
+        computing = SharedPrefixes(self._memory.page_size, running.prefilling)
+        for request in self._ordered():
+            if budget.is_spent or not self._offer(request, budget, computing, admission):
                 break
-        self._leave([row.request for row in admission.rows])
+        self._begin([row.request for row in admission.rows], now_s)
         return admission
 
+    def _ordered(self) -> Iterator[Request]:
+        """The requests that a step may admit, best first. Found out as far as they are asked for."""
+        aged = self._queue.aged[:WINDOW]
+        yield from aged
+        if len(aged) == WINDOW:
+            return
+        head = self._queue.young(WINDOW)
+        head.sort(key=_priority, reverse=True)
+        for _, level in groupby(head, key=_priority):
+            yield from self._policy.order(list(level))
+
     def _offer(
-        self, request: Request, budget: AdmissionBudget, prefilling: list[Request], admission: Admission
+        self, request: Request, budget: AdmissionBudget, computing: SharedPrefixes, admission: Admission
     ) -> bool:
-        """Admit a request if it fits; False where it must have the memory that is left before anybody behind it."""
+        """Admit a request if it fits; False where nobody behind it may be admitted.
+
+        That is where it must have the memory that is left, and where an aged one waits for a prefix.
+        """
         memory = self._memory
         match = memory.match(request)
-        if match and awaits_shared_prefix(request, match.length, prefilling, memory.page_size):
-            return True
+        if match and computing.worth_waiting(request, match.length):
+            return not request.aged
         memory.attach(request, match)
         if budget.fits(request):
             admission.rows.append(self._start(request, budget))
-            prefilling.append(request)
+            computing.add(request)
             return True
         memory.release(request)
         if budget.nothing_runs:
@@ -97,27 +131,21 @@ class WaitingQueue:
         self._memory.reserve(request, row.count)
         return row
 
-    def _leave(self, admitted: Sequence[Request]) -> None:
-        """Take admitted requests off the queue, and count whom they overtook."""
-        if not admitted:
-            return
-        self._requests = [request for request in self._requests if request.status == "waiting"]
-        arrivals = sorted(request.arrival for request in admitted)
-        for request in self._requests:
-            if request.arrival > arrivals[-1]:
-                break
-            request.overtaken += len(arrivals) - bisect.bisect(arrivals, request.arrival)
+    def _begin(self, requests: list[Request], now_s: float) -> None:
+        self._queue.begun(requests, now_s)
+        for request in requests:
+            if request.started_s is None:
+                self._limit.begun(now_s - request.arrived_s)
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the queue is in order and nobody in it holds a slot or pages."""
-        arrivals = [request.arrival for request in self._requests]
-        assert arrivals == sorted(set(arrivals))
-        for request in self._requests:
+        self._queue.check_invariants()
+        for request in self._queue:
             assert request.status == "waiting"
             assert request.slot == -1
             assert not len(request.page_table.pages)
             assert request.num_computed == 0
 
 
-def _arrival(request: Request) -> int:
-    return request.arrival
+def _priority(request: Request) -> int:
+    return request.priority

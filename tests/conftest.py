@@ -10,6 +10,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from tests.native_server import ServedEngine
+
     from palmette.runtime.engine import Engine
 
 settings.register_profile("palmette", deadline=None, print_blob=True)
@@ -29,7 +31,7 @@ def default_engine(default_model_folder: Path) -> Iterator[Engine]:
     """One engine on the default model; tests that share it must not shut it down."""
     from palmette.runtime import launch
 
-    with launch(seed=0, max_total_tokens=40_000) as engine:
+    with launch(seed=0, max_total_tokens=40_000, processes=False) as engine:
         yield engine
 
 
@@ -46,8 +48,42 @@ def tiny_engine(tiny_model_folder: Path) -> Iterator[Engine]:
     """One engine on the tiny model; tests that share it must not shut it down."""
     from palmette.runtime import launch
 
-    with launch(str(tiny_model_folder), seed=0, max_total_tokens=8_000) as engine:
+    with launch(str(tiny_model_folder), seed=0, max_total_tokens=8_000, processes=False) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny_engine: Engine) -> Iterator[ServedEngine]:
+    """The HTTP server around `tiny_engine`, which calls its model "tiny"."""
+    from tests.native_server import served
+
+    from palmette.runtime.server_settings import ServerSettings
+
+    with served(tiny_engine, ServerSettings(model_name="tiny")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def roomy_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """As `tiny_engine`, with room for the long prompts of other people's clients."""
+    from tests.tiny_models import tiny_config, write_tiny_model
+
+    from palmette.runtime import launch
+
+    folder = write_tiny_model(tmp_path_factory.mktemp("roomy-llama"), tiny_config(max_position_embeddings=16_384))
+    with launch(str(folder), seed=0, max_total_tokens=40_000, processes=False) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def roomy_server(roomy_engine: Engine) -> Iterator[ServedEngine]:
+    """The HTTP server around `roomy_engine`, which calls its model "tiny"."""
+    from tests.native_server import served
+
+    from palmette.runtime.server_settings import ServerSettings
+
+    with served(roomy_engine, ServerSettings(model_name="tiny")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

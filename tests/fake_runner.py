@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from palmette.constrained import Vocabulary
-from palmette.runtime.batch import FROM_SLOT, UNCONSTRAINED, Int32Array, SlotSetup, StepPlan, StepResult, UInt32Array
+from palmette.runtime.batch import (
+    FROM_SLOT,
+    UNCONSTRAINED,
+    Int32Array,
+    SlotSetup,
+    StepMasks,
+    StepPlan,
+    StepResult,
+    UInt32Array,
+)
 from palmette.runtime.sampling_params import SamplingParams
 
 BoolArray = npt.NDArray[np.bool_]
@@ -106,11 +116,22 @@ def unpack(bits: UInt32Array) -> BoolArray:
 
 @dataclass
 class FakeStep:
-    """A step in flight."""
+    """A step in flight. It is computed when its result is asked for, after everything that was launched before it."""
 
-    answer: StepResult
+    runner: FakeRunner
+    plan: StepPlan
+    masks: StepMasks | None = None
+    sampled: bool = False
+    answer: StepResult | None = None
+
+    def sample(self, masks: StepMasks | None = None) -> None:
+        assert not self.sampled, "a step was sampled twice"
+        self.sampled, self.masks = True, masks
 
     def result(self) -> StepResult:
+        self.sampled = True
+        self.runner.compute_until(self)
+        assert self.answer is not None
         return self.answer
 
 
@@ -122,6 +143,9 @@ class _Slot:
 
 class FakeRunner:
     """Runs steps of the fake model over a paged KV cache that holds (token id, position) by slot.
+
+    Like a device it does what it was told in order, and late: a step that was launched is computed when a result is
+    wanted, so what the host changes meanwhile must not reach it.
 
     Attributes:
         plans: every plan, oldest first, where `keep_plans` is set.
@@ -138,9 +162,26 @@ class FakeRunner:
         self._positions = np.full(num_pages * page_size, -1, dtype=np.int32)
         self._slots: dict[int, _Slot] = {}
         self._masks: dict[int, UInt32Array] = {}
+        self._queue: deque[FakeStep | Int32Array] = deque()
 
     def poison(self, pages: Int32Array) -> None:
-        """Destroy what free pages hold."""
+        """Destroy what free pages hold, once the steps in flight are computed: as whoever is given them next would."""
+        self._queue.append(pages)
+        if not any(isinstance(each, FakeStep) for each in self._queue):
+            self.compute_until(None)
+
+    def compute_until(self, last: FakeStep | None) -> None:
+        """Do what was enqueued, up to this step."""
+        while self._queue:
+            task = self._queue.popleft()
+            if isinstance(task, FakeStep):
+                task.answer = self._compute(task.plan, task.masks)
+            else:
+                self._destroy(task)
+            if task is last:
+                break
+
+    def _destroy(self, pages: Int32Array) -> None:
         slots = (pages[:, None] * self.page_size + np.arange(self.page_size)).ravel()
         self._tokens[slots] = -7
         self._positions[slots] = -7
@@ -149,14 +190,20 @@ class FakeRunner:
         if self.keep_plans:
             self.plans.append(plan)
         self.computed += len(plan.token_ids)
+        assert all(each.sampled for each in self._queue if isinstance(each, FakeStep)), "launched before sampling"
+        step = FakeStep(self, plan)
+        self._queue.append(step)
+        return step
+
+    def _compute(self, plan: StepPlan, masks: StepMasks | None) -> StepResult:
         for setup in plan.setups:
             assert setup.params.seed is not None, "a slot was set up without a seed"
             self._slots[setup.slot] = _Slot(setup, [*setup.prompt_ids.tolist(), *setup.output_ids.tolist()])
-        if plan.mask_updates is not None:
-            self._masks.update(zip(plan.mask_updates[0].tolist(), plan.mask_updates[1], strict=True))
+        if masks is not None and masks.updates is not None:
+            self._masks.update(zip(masks.updates[0].tolist(), masks.updates[1], strict=True))
         self._check_shapes(plan)
         self._write(plan)
-        return FakeStep(self._result(plan))
+        return self._result(plan, masks)
 
     def _check_shapes(self, plan: StepPlan) -> None:
         rows = len(plan.slots)
@@ -190,8 +237,10 @@ class FakeRunner:
         context: Int32Array = self._tokens[slots]
         return context
 
-    def _result(self, plan: StepPlan) -> StepResult:
-        sampled = [self._sample(plan, index) for index in range(len(plan.sample_rows))]
+    def _result(self, plan: StepPlan, masks: StepMasks | None) -> StepResult:
+        rows = [UNCONSTRAINED] * len(plan.sample_rows) if masks is None else masks.rows.tolist()
+        assert len(rows) == len(plan.sample_rows)
+        sampled = [self._sample(plan, index, mask_row) for index, mask_row in enumerate(rows)]
         scored = self._scored(plan)
         most = int(plan.score_top.max(initial=0))
         likeliest = [np.argsort(-logprobs, kind="stable")[:most].astype(np.int32) for logprobs in scored]
@@ -212,12 +261,12 @@ class FakeRunner:
         )
 
     def _sample(
-        self, plan: StepPlan, index: int
+        self, plan: StepPlan, index: int, mask_row: int
     ) -> tuple[int, float, tuple[Int32Array, npt.NDArray[np.float32]] | None]:
         row, position = int(plan.sample_rows[index]), int(plan.output_positions[index])
         context = self._context(plan, row)
         state = self._slots[int(plan.slots[row])]
-        params, mask_row = state.setup.params, int(plan.mask_rows[index])
+        params = state.setup.params
         allowed = everything() if mask_row == UNCONSTRAINED else unpack(self._masks[mask_row])
         allowed = held_back(allowed, params, state.setup.end_ids.tolist(), position)
         output = state.known[len(state.setup.prompt_ids) :]

@@ -34,7 +34,8 @@ from palmette.runtime.config import EngineConfig
 from palmette.runtime.detokenizer import OutputText
 from palmette.runtime.grammar_cache import GrammarCache
 from palmette.runtime.grammar_queue import GrammarQueue
-from palmette.runtime.request import Request, RequestKind
+from palmette.runtime.messages import RequestKind
+from palmette.runtime.request import Request
 from palmette.runtime.sampling_params import SamplingParams
 from palmette.runtime.scheduler import RequestUpdate, Scheduler
 
@@ -114,6 +115,12 @@ def spell(output: Sequence[int], *, whole: bool = True) -> str:
     return codecs.getincrementaldecoder("utf-8")(errors="replace").decode(data, final=whole)
 
 
+def text_of(request: Request) -> OutputText:
+    """The text of a request whose text the scheduler reads, as it does for all that `make_request` makes."""
+    assert isinstance(request.text, OutputText)
+    return request.text
+
+
 def expected_scores(request: Request) -> list[float]:
     """The right log-probabilities of a request whose prompt is scored."""
     prompt = request.prompt_ids
@@ -121,12 +128,16 @@ def expected_scores(request: Request) -> list[float]:
 
 
 class FakeEngine:
-    """A scheduler on a fake runner. Every step checks all invariants and then destroys what free pages hold.
+    """A scheduler on a fake runner; its steps overlap where `overlap` says so, or else the class does.
+
+    Every step checks all invariants and then destroys what free pages hold.
 
     Attributes:
         texts: by request id, the streamed text so far.
         finished: requests in the order they ended.
     """
+
+    overlaps = False
 
     def __init__(
         self,
@@ -139,8 +150,10 @@ class FakeEngine:
         executor: Executor | None = None,
         mask_rows: int = 64,
         keep_plans: bool = False,
+        overlap: bool | None = None,
         **settings: Any,
     ) -> None:
+        self.overlap = self.overlaps if overlap is None else overlap
         self.context_length = context_length
         self.clock = FakeClock()
         self.grammars = {grammar.grammar: grammar for grammar in grammars}
@@ -169,7 +182,9 @@ class FakeEngine:
 
     def step(self) -> list[RequestUpdate]:
         """One step of the scheduler, checked."""
-        updates = self.scheduler.step()
+        updates = self.scheduler.step_ahead() if self.overlap else self.scheduler.step()
+        if self.overlap:
+            self.scheduler.prepare_next()
         for update in updates:
             assert update.request not in self.finished, "news after the end"
             self.texts[update.request.id] += update.text
@@ -196,7 +211,7 @@ class FakeEngine:
         grammar = self.grammars[request.grammar] if request.grammar is not None else None
         expected = expected_answer(request, self.context_length, grammar)
         assert tuple(request.output_ids.tolist()) == expected.output, request.id
-        assert self.texts[request.id] == request.text.text == expected.text, request.id
+        assert self.texts[request.id] == text_of(request).text == expected.text, request.id
         assert request.finish_reason == expected.finish_reason, request.id
         assert request.score_logprobs == expected_scores(request), request.id
         if grammar is not None:

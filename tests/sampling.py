@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palmette.runtime.batch import UNCONSTRAINED, Int32Array, SlotSetup, StepPlan
+from palmette.runtime.batch import Int32Array, SlotSetup, StepMasks, StepPlan
 from palmette.runtime.sampler import Sampler
 from palmette.runtime.sampling_params import SamplingParams
 
@@ -34,7 +34,6 @@ def plan_of(
     slots: Sequence[int],
     *,
     positions: Sequence[int] | None = None,
-    mask_rows: Sequence[int] | None = None,
     tokens: Sequence[Sequence[int]] | None = None,
     seq_lens: Sequence[int] | None = None,
 ) -> StepPlan:
@@ -43,7 +42,6 @@ def plan_of(
     Args:
         slots: of the rows.
         positions: output position of each row's sampled token; 0 unless given.
-        mask_rows: of each row; unconstrained unless given.
         tokens: each row's tokens of this step; one token 0 unless given.
         seq_lens: context of each row, this step's tokens included; just these tokens unless given.
     """
@@ -64,12 +62,15 @@ def plan_of(
         slots=ints(slots),
         sample_rows=ints(range(len(slots))),
         output_positions=ints([0] * len(slots) if positions is None else positions),
-        mask_rows=ints([UNCONSTRAINED] * len(slots) if mask_rows is None else mask_rows),
-        mask_updates=None,
         score_tokens=ints([]),
         score_targets=ints([]),
         score_top=ints([]),
     )
+
+
+def masked(*rows: int) -> StepMasks:
+    """Masks of a step: the row of the mask table for each sampled row, -1 for none."""
+    return StepMasks(ints(rows))
 
 
 def sampler_of(setups: Sequence[SlotSetup], vocab_size: int, *, valid_vocab: int | None = None) -> Sampler:

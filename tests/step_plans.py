@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from palmette.runtime.batch import UNCONSTRAINED, Int32Array, SlotSetup, StepPlan
+from palmette.runtime.batch import Int32Array, SlotSetup, StepPlan
 from palmette.runtime.sampling_params import SamplingParams
 
 
@@ -83,8 +83,6 @@ class StepPlanner:
             slots=_int32([row.request.slot for row in rows]),
             sample_rows=_int32(sampled),
             output_positions=_int32([rows[r].request.sampled for r in sampled]),
-            mask_rows=np.full(len(sampled), UNCONSTRAINED, dtype=np.int32),
-            mask_updates=None,
             score_tokens=_int32([t for t, _, _ in scored]),
             score_targets=_int32([token for _, token, _ in scored]),
             score_top=_int32([top for _, _, top in scored]),

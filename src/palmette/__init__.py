@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     )
     from palmette.lang.expr import Expr
     from palmette.lang.function import Function, function
+    from palmette.lang.http_backend import HttpBackend
     from palmette.lang.mock_backend import MockBackend
+    from palmette.lang.openai_backend import OpenAIBackend
     from palmette.lang.reference import template
     from palmette.lang.server_info import flush_cache, get_server_info
     from palmette.lang.state import ProgramState
@@ -97,7 +99,9 @@ _HOMES = {
     ),
     "palmette.lang.expr": ("Expr",),
     "palmette.lang.function": ("Function", "function"),
+    "palmette.lang.http_backend": ("HttpBackend",),
     "palmette.lang.mock_backend": ("MockBackend",),
+    "palmette.lang.openai_backend": ("OpenAIBackend",),
     "palmette.lang.reference": ("template",),
     "palmette.lang.server_info": ("flush_cache", "get_server_info"),
     "palmette.lang.state": ("ProgramState",),
@@ -119,10 +123,12 @@ __all__ = [
     "Function",
     "Grammar",
     "GrammarError",
+    "HttpBackend",
     "MockBackend",
     "ModelLoadError",
     "NoBackendError",
     "NodeFailedError",
+    "OpenAIBackend",
     "PalmetteError",
     "ProgramError",
     "ProgramState",

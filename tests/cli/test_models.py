@@ -85,7 +85,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None, bool
         return Path("/hub/pear")
 
     monkeypatch.setattr("palmette.runtime.hub.fetch", fetch)
-    monkeypatch.setattr("palmette.runtime.weights.fetch", fetch)
+    monkeypatch.setattr("palmette.runtime.model_path.fetch", fetch)
     return calls
 
 

@@ -25,7 +25,7 @@ PARAMS = SamplingParams(temperature=0, max_tokens=12)
 
 
 def answers(folder: Path, **settings: Any) -> list[str]:
-    with launch(str(folder), max_total_tokens=2000, chunk_size=24, **settings) as engine:
+    with launch(str(folder), max_total_tokens=2000, chunk_size=24, processes=False, **settings) as engine:
         return complete(engine, PROMPTS, PARAMS)
 
 

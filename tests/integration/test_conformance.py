@@ -1,4 +1,4 @@
-"""The language means the same on every backend: each test runs on an Engine and on a MockBackend.
+"""The language means the same on every backend: each test runs on an Engine, and on the other backends there are.
 
 Answers differ, as the engine's come from a random model, so tests compare what was read with what was written: texts,
 messages, values and events of one run must agree with each other, and with what a constraint forces.
@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 import pytest
 from pydantic import BaseModel
+from tests.native_server import ServedEngine
 
 import palmette as pt
 from palmette.runtime.engine import Engine
@@ -54,14 +55,23 @@ def scripted(prompt: str, node: Generate | Select) -> str:
     return next(text for text in candidates if pt.constrained.matches(node.grammar, text))
 
 
-@pytest.fixture(params=["engine", "mock"])
+@pytest.fixture(params=["engine", "mock", "http", "openai"])
 def backend(request: pytest.FixtureRequest) -> Iterator[pt.Backend]:
-    """A tiny engine, and a mock; the engine has given its pages back after each test."""
+    """A tiny engine, in process and over HTTP, and a mock; the engine has given its pages back after each test."""
     if request.param == "mock":
         yield pt.MockBackend(scripted, piece_length=1)
         return
     engine: Engine = request.getfixturevalue("tiny_engine")
-    yield engine
+    if request.param == "http":
+        native: ServedEngine = request.getfixturevalue("tiny_server")
+        with pt.HttpBackend(native.url) as on_server:
+            yield on_server
+    elif request.param == "openai":
+        server: ServedEngine = request.getfixturevalue("tiny_server")
+        with pt.OpenAIBackend("tiny", base_url=f"{server.url}/v1", max_retries=0) as over_http:
+            yield over_http
+    else:
+        yield engine
     _wait_until_empty(engine)
 
 
@@ -125,7 +135,7 @@ def test_defaults_and_options(backend: pt.Backend) -> None:
 
     state = program.run(backend=backend, temperature=0)
     longer = program.run(backend=backend, max_new_tokens=5)
-    if isinstance(backend, Engine):  # a mock gives whole answers
+    if isinstance(backend, Engine | pt.HttpBackend):  # a mock gives whole answers
         counts = [state.get_meta_info(name)["completion_tokens"] for name in ("function", "gen")]
         assert counts == [2, 3]
         assert longer.get_meta_info("function")["completion_tokens"] == 5
@@ -478,7 +488,7 @@ def test_a_failed_generation_is_raised_where_it_is_read(backend: pt.Backend) -> 
             bad["after"]
         assert isinstance(failure.value.__cause__, pt.PalmetteError | Exception)
 
-    if isinstance(backend, Engine):
+    if isinstance(backend, Engine | pt.HttpBackend):
         program.run(backend=backend)
 
 

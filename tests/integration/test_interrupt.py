@@ -35,7 +35,7 @@ runs = {
     "async": lambda: awaiting.run(backend=engine),
     "read": lambda: endless.stream(backend=engine)["never"],
 }
-with pt.runtime.launch(sys.argv[1], seed=0, max_total_tokens=4000) as engine:
+with pt.runtime.launch(sys.argv[1], seed=0, max_total_tokens=4000, processes=False) as engine:
     threading.Thread(target=interrupt_soon, daemon=True).start()
     try:
         runs[sys.argv[2]]()

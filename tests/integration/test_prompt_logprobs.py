@@ -64,7 +64,7 @@ def check(engine: Engine, reference: Any, completion: Completion, *, first: int,
 )
 def test_they_equal_those_of_transformers(tiny_model_folder: Path, reference: Any, settings: dict[str, Any]) -> None:
     """From any first place, on a cold and on a warm cache, alone and beside others."""
-    with launch(str(tiny_model_folder), seed=0, max_total_tokens=4_000, **settings) as engine:
+    with launch(str(tiny_model_folder), seed=0, max_total_tokens=4_000, processes=False, **settings) as engine:
         for first, count in ((0, 3), (17, 0), (1, 1)):
             (completion,) = complete(engine, TEXT, prompt_logprobs=count, prompt_logprobs_from=first)
             check(engine, reference, completion, first=first, count=count)

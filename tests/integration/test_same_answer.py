@@ -107,7 +107,7 @@ class Case:
         self.expected = reference(folder, self.prompts, new_tokens)
 
     def check(self, *, together: bool, **settings: Any) -> None:
-        with launch(str(self.folder), max_total_tokens=24_000, **settings) as engine:
+        with launch(str(self.folder), max_total_tokens=24_000, processes=False, **settings) as engine:
             texts = complete(engine, self.prompts, self.params, together=together)
         ties, wrong = differences(self.tokenizer, texts, self.expected)
         assert not wrong, f"{len(wrong)} answers differ (and {len(ties)} near ties: {ties}): {wrong}"

@@ -26,8 +26,9 @@ from palmette.runtime.default_model import (
     remove_model,
 )
 from palmette.runtime.errors import ModelLoadError
+from palmette.runtime.model_path import find_model
 from palmette.runtime.tokenizer import Tokenizer
-from palmette.runtime.weights import find_model, load_config
+from palmette.runtime.weights import load_config
 
 
 @pytest.fixture

@@ -105,7 +105,9 @@ def test_logits_equal_those_of_transformers(folder: Path) -> None:
 def test_greedy_answers_equal_those_of_transformers(folder: Path) -> None:
     """Through the engine: prompts with a common prefix, side by side, in chunks, and once more from the cache."""
     params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS)
-    with launch(str(folder), max_total_tokens=2000, chunk_size=24, page_size=4, device="cpu") as engine:
+    with launch(
+        str(folder), max_total_tokens=2000, chunk_size=24, page_size=4, device="cpu", processes=False
+    ) as engine:
         first, second = complete(engine, PROMPTS, params), complete(engine, PROMPTS, params)
     assert first == second == reference_answers(folder)
 
@@ -124,7 +126,7 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_is(tmp_path: Path, case:
 def test_an_engine_runs_in_half_precision(tmp_path: Path, dtype: Any) -> None:
     """The family with most parts of its own, in torch's operators."""
     folder = write_family(tmp_path, "gemma3")
-    with launch(str(folder), max_total_tokens=500, dtype=dtype, device="cpu") as engine:
+    with launch(str(folder), max_total_tokens=500, dtype=dtype, device="cpu", processes=False) as engine:
         assert len(complete(engine, PROMPTS, SamplingParams(temperature=0, max_tokens=4))) == len(PROMPTS)
 
 
@@ -313,6 +315,6 @@ def test_a_config_that_is_not_done_natively_runs_through_transformers(tmp_path: 
     folder = write_family(tmp_path, "phi3", rope_parameters=longrope, original_max_position_embeddings=256)
     with pytest.raises(UnsupportedModelError, match="rope_type='longrope'"):
         load_model(folder, Placement(), model_impl="native")
-    with launch(str(folder), max_total_tokens=500, device="cpu", dtype="float32") as engine:
+    with launch(str(folder), max_total_tokens=500, device="cpu", dtype="float32", processes=False) as engine:
         answers = complete(engine, PROMPTS, SamplingParams(temperature=0, max_tokens=NEW_TOKENS))
     assert answers == reference_answers(folder)

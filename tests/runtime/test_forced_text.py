@@ -106,7 +106,7 @@ def test_a_grammar_with_one_text_gives_it_on_and_off(tiny_engine: Engine, tiny_m
     """Where the grammar allows one text only, forcing changes how it is made and not what it is."""
     params = SamplingParams(temperature=0, max_tokens=60)
     nodes: list[Node] = [Text(0, None, "x"), Generate(1, 0, params, Grammar.regex("It is what it is"))]
-    with launch(str(tiny_model_folder), max_total_tokens=1000, jump_forward=False) as plain:
+    with launch(str(tiny_model_folder), max_total_tokens=1000, jump_forward=False, processes=False) as plain:
         without = run_tree(plain, nodes).done[1]
     forced = run_tree(tiny_engine, nodes).done[1]
     assert isinstance(forced, Generated)
@@ -120,7 +120,7 @@ def test_answers_match_on_and_off(tiny_engine: Engine, tiny_model_folder: object
     """With forcing on and off the answer matches in full, and what was forced is counted."""
     params = SamplingParams(temperature=0, max_tokens=60)
     nodes: list[Node] = [Text(0, None, "x"), Generate(1, 0, params, Grammar.regex(pattern))]
-    with launch(str(tiny_model_folder), max_total_tokens=1000, jump_forward=False) as plain:
+    with launch(str(tiny_model_folder), max_total_tokens=1000, jump_forward=False, processes=False) as plain:
         without = run_tree(plain, nodes).done[1]
     forced = run_tree(tiny_engine, nodes).done[1]
     assert isinstance(forced, Generated)

@@ -78,9 +78,9 @@ def test_wrong_values_name_the_file_and_the_field(tmp_path: Path, values: Any, m
 def test_the_engine_tells_its_model_s_defaults_unless_switched_off(tmp_path: Path) -> None:
     """generation_config="none" leaves them aside, wrong ones too."""
     folder = folder_with(write_tiny_model(tmp_path / "model"), {"temperature": 0.3, "top_k": 5})
-    with launch(folder, max_total_tokens=100) as engine:
+    with launch(folder, max_total_tokens=100, processes=False) as engine:
         assert engine.model_info.sampling_defaults == {"temperature": 0.3, "top_k": 5}
         assert engine.model_info.special_tokens == ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
     folder_with(folder, {"temperature": "hot"})
-    with launch(folder, max_total_tokens=100, generation_config="none") as engine:
+    with launch(folder, max_total_tokens=100, generation_config="none", processes=False) as engine:
         assert engine.model_info.sampling_defaults == {}

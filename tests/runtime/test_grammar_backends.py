@@ -43,7 +43,7 @@ SCHEMA = {
     ],
 )
 def engine(request: pytest.FixtureRequest, tiny_model_folder: Path) -> Iterator[Engine]:
-    with launch(tiny_model_folder, max_total_tokens=4000, grammar_backend=request.param) as engine:
+    with launch(tiny_model_folder, max_total_tokens=4000, grammar_backend=request.param, processes=False) as engine:
         yield engine
 
 
@@ -97,7 +97,7 @@ def test_a_missing_package_is_told_before_the_model_is_read(tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "llguidance", None)
     monkeypatch.delitem(sys.modules, "palmette.constrained.backends.llguidance", raising=False)
     with pytest.raises(GrammarBackendError, match=r"pip install 'palmette\[grammars\]'"):
-        launch(tmp_path / "no model here", grammar_backend="llguidance")
+        launch(tmp_path / "no model here", grammar_backend="llguidance", processes=False)
 
 
 class WithoutEndings(ScriptedGrammar):

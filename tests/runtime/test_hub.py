@@ -16,8 +16,8 @@ from tests.wire import complete
 from palmette.runtime import launch
 from palmette.runtime.errors import ModelLoadError
 from palmette.runtime.hub import fetch, is_hub_id
+from palmette.runtime.model_path import find_model
 from palmette.runtime.sampling_params import SamplingParams
-from palmette.runtime.weights import find_model
 
 ID = "orchard/pear"
 
@@ -83,12 +83,12 @@ def test_every_form_of_a_tokenizer_is_fetched(hub: FakeHub, name: str) -> None:
 def test_an_id_is_launched_and_then_launched_offline(hub: FakeHub) -> None:
     """The engine is named as it was asked for; the second time nothing is asked of the hub."""
     params = SamplingParams(temperature=0, max_tokens=4)
-    with launch(ID, revision="v1", max_total_tokens=500) as engine:
+    with launch(ID, revision="v1", max_total_tokens=500, processes=False) as engine:
         assert engine.model_info.name == ID
         assert engine.model_info.sampling_defaults == {"temperature": 0.5}
         answer = complete(engine, ["Tree"], params)
     hub.requests.clear()
-    with launch(ID, revision="v1", offline=True, max_total_tokens=500) as engine:
+    with launch(ID, revision="v1", offline=True, max_total_tokens=500, processes=False) as engine:
         assert complete(engine, ["Tree"], params) == answer
     assert hub.requests == []
 

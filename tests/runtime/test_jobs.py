@@ -9,9 +9,10 @@ import pytest
 from palmette.constrained.errors import GrammarError
 from palmette.runtime.context import Context
 from palmette.runtime.errors import RequestError
-from palmette.runtime.jobs import Workplace, compiled_stops, job_of
+from palmette.runtime.jobs import Workplace, job_of
 from palmette.runtime.program import Generate, Select
 from palmette.runtime.sampling_params import SamplingParams
+from palmette.runtime.stops import compiled_stops
 from palmette.runtime.tokenizer import Tokenizer
 
 
@@ -29,7 +30,6 @@ def test_each_answer_has_a_seed_of_its_own_and_the_first_scores_the_prompt(workp
     assert [request.id for request in job.requests] == ["p0/4.0", "p0/4.1", "p0/4.2"]
     assert [request.params.seed for request in job.requests] == [(1 << 64) - 1, 0, 1]
     assert [request.params.prompt_logprobs for request in job.requests] == [3, None, None]
-    assert [bool(request.unscored) for request in job.requests] == [len(job.requests[0].prompt_ids) > 1, False, False]
 
 
 def test_a_select_scores_every_choice(workplace: Workplace) -> None:
@@ -37,7 +37,7 @@ def test_a_select_scores_every_choice(workplace: Workplace) -> None:
     job = job_of(Select(4, 0, (" a", " b"), "unconditional_likelihood_normalized"), CONTEXT, workplace)
     assert [request.id for request in job.requests] == ["p0/4.0", "p0/4.1", "p0/4.0u", "p0/4.1u"]
     assert {request.kind for request in job.requests} == {"score"}
-    assert job.error is None
+    assert job.failure is None
 
 
 @pytest.mark.parametrize(

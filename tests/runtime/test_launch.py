@@ -52,15 +52,15 @@ def test_launch_takes_every_setting() -> None:
 def test_a_setting_out_of_range_is_named(tiny_model_folder: Path, settings: dict[str, Any], message: str) -> None:
     """The error names the setting, its value and what is allowed."""
     with pytest.raises(PalmetteError, match=re.escape(message)):
-        launch(str(tiny_model_folder), max_total_tokens=1000, **settings)
+        launch(str(tiny_model_folder), max_total_tokens=1000, processes=False, **settings)
 
 
 def test_an_unknown_setting_is_a_type_error(tiny_model_folder: Path) -> None:
     """A misspelt setting fails at the call and is corrected; another one gets the list."""
     with pytest.raises(TypeError, match=r"no setting 'max_total_token'; did you mean 'max_total_tokens'\?"):
-        launch(str(tiny_model_folder), max_total_token=5)  # type: ignore[call-arg]
+        launch(str(tiny_model_folder), max_total_token=5, processes=False)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"no setting 'gpu'; settings are revision, offline, model_impl"):
-        launch(str(tiny_model_folder), gpu=1)  # type: ignore[call-arg]
+        launch(str(tiny_model_folder), gpu=1, processes=False)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("model", [3, b"model", ["a"], True])
@@ -68,7 +68,7 @@ def test_a_model_is_a_string_or_path(model: Any) -> None:
     """The message says what may be given."""
     message = re.escape(f"model must be a string, not {model!r}: a folder with config.json")
     with pytest.raises(RequestError, match=message):
-        launch(model)
+        launch(model, processes=False)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_an_unknown_model_says_what_a_model_is(model: str) -> None:
     """A folder, a .gguf file, a Hugging Face id, or nothing."""
     message = re.escape(f"no model {model!r}: there is no such folder or file. A model is a folder with config.json")
     with pytest.raises(ModelLoadError, match=message + ".*gguf.*Hugging Face id.*built-in"):
-        launch(model)
+        launch(model, processes=False)
 
 
 def test_the_built_in_model_has_no_revision_and_is_not_fetched_offline(
@@ -87,9 +87,9 @@ def test_the_built_in_model_has_no_revision_and_is_not_fetched_offline(
     """Both errors say what would do."""
     monkeypatch.setenv("PALMETTE_CACHE", str(tmp_path))
     with pytest.raises(ModelLoadError, match="revision='v1' goes with a Hugging Face id"):
-        launch(revision="v1")
+        launch(revision="v1", processes=False)
     with pytest.raises(ModelLoadError, match="offline=True fetches nothing; `palmette models pull` does"):
-        launch(offline=True)
+        launch(offline=True, processes=False)
 
 
 def without_tokenizer(folder: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_damaged_folder_is_named(tmp_path: Path, damage: Callable[[Path], None
     folder = write_tiny_model(tmp_path / "model")
     damage(folder)
     with pytest.raises(ModelLoadError, match=message) as caught:
-        launch(folder, max_total_tokens=100)
+        launch(folder, max_total_tokens=100, processes=False)
     assert str(folder) in str(caught.value)
 
 
@@ -164,7 +164,7 @@ def test_a_damaged_gguf_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF but no more")
     with pytest.raises(ModelLoadError, match=re.escape(str(path))):
-        launch(path)
+        launch(path, processes=False)
     with pytest.raises(ModelLoadError, match=r"model_impl='transformers' needs a folder of safetensors"):
         open_checkpoint(path, "transformers")
 
@@ -175,18 +175,18 @@ def test_a_model_too_large_for_memory_is_named(tmp_path: Path, model_impl: Model
     folder = write_tiny_model(tmp_path, tiny_config())
     (folder / "config.json").write_text(json.dumps(tiny_config(vocab_size=2**31 - 1, hidden_size=6 * 2**16)))
     with pytest.raises(ModelLoadError, match=rf"^{re.escape(str(folder))}: .*allocate memory"):
-        launch(folder, load_format="dummy", device="cpu", max_total_tokens=100, model_impl=model_impl)
+        launch(folder, load_format="dummy", device="cpu", max_total_tokens=100, model_impl=model_impl, processes=False)
 
 
 def test_a_pool_too_large_for_memory_is_named(tmp_path: Path) -> None:
     """With the settings that make it smaller."""
     folder = write_tiny_model(tmp_path, tiny_config(head_dim=2**16))
     with pytest.raises(RequestError, match="cpu has no memory for a KV pool of 2147483647 tokens: lower max_total_tok"):
-        launch(folder, device="cpu", max_total_tokens=2**31 - 1)
+        launch(folder, device="cpu", max_total_tokens=2**31 - 1, processes=False)
     with pytest.raises(RequestError, match="max_running_requests must be a whole number of at most 65536"):
         EngineConfig(max_running_requests=10**9)
     with pytest.raises(RequestError, match="max_total_tokens must be a whole number of at most 2147483647, not 2147"):
-        launch(folder, max_total_tokens=2**31)
+        launch(folder, max_total_tokens=2**31, processes=False)
 
 
 def test_native_code_can_be_asked_for(tmp_path: Path) -> None:
@@ -194,14 +194,16 @@ def test_native_code_can_be_asked_for(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "model")
     with_unknown_architecture(folder)
     with pytest.raises(UnsupportedModelError, match="OddForCausalLM"):
-        launch(folder, model_impl="native")
+        launch(folder, model_impl="native", processes=False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("model_impl", ["native", "transformers"])
 def test_every_dtype_runs_on_a_cpu(tiny_model_folder: Path, dtype: DType, model_impl: ModelImpl) -> None:
     """In either code, sampled and greedy, constrained and not."""
-    with launch(tiny_model_folder, dtype=dtype, model_impl=model_impl, device="cpu", max_total_tokens=500) as engine:
+    with launch(
+        tiny_model_folder, dtype=dtype, model_impl=model_impl, device="cpu", max_total_tokens=500, processes=False
+    ) as engine:
         for params in (SamplingParams(temperature=0, max_tokens=6), SamplingParams(seed=1, max_tokens=6)):
             assert len(complete(engine, ["A tree has", "It is"], params)) == 2
         grammar = Grammar.regex("[a-z]{3}")
@@ -221,7 +223,7 @@ def test_logits_wider_than_the_tokenizer_are_never_taken(tmp_path: Path) -> None
     tensors = random_tensors(config)
     tensors["lm_head.weight"][360:] *= 100
     write_weights(folder, tensors)
-    with launch(folder, max_total_tokens=500) as engine:
+    with launch(folder, max_total_tokens=500, processes=False) as engine:
         size = len(engine.tokenizer.token_bytes)
         assert size < 400
         for params in (SamplingParams(temperature=0, max_tokens=20), SamplingParams(temperature=5.0, max_tokens=20)):
@@ -234,7 +236,7 @@ def test_logits_narrower_than_the_tokenizer_run_without_its_last_tokens(tmp_path
     """A prompt with a token that the model does not know is refused; others run, constrained ones too."""
     vocab_size = len(tiny_tokenizer_spec()["model"]["vocab"]) - 24
     folder = write_tiny_model(tmp_path, tiny_config(vocab_size=vocab_size))
-    with launch(folder, max_total_tokens=500) as engine:
+    with launch(folder, max_total_tokens=500, processes=False) as engine:
         spelled = [token.decode(errors="replace") for token in engine.tokenizer.token_bytes[vocab_size:] if token]
         unknown = next(text for text in spelled if max(engine.tokenizer.encode_text(text)) >= vocab_size)
         params = SamplingParams(temperature=0, max_tokens=12)

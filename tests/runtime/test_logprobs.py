@@ -9,23 +9,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fake_grammar import scripted_chain
 from tests.fake_runner import TOKEN_BYTES, FakeModel, token
-from tests.fakes import FakeEngine, make_request
+from tests.fakes import FakeEngine, make_request, text_of
 
 from palmette.runtime.errors import RequestError
-from palmette.runtime.logprobs import output_logprobs, prompt_logprobs
+from palmette.runtime.logprobs import prompt_logprobs, spelled
+from palmette.runtime.messages import RequestEnd
 from palmette.runtime.program import TokenLogprob
+from palmette.runtime.reports import report
 from palmette.runtime.request import Request
 
 PROMPT = [3 + (7 * i) % 20 for i in range(30)]
 
 
-def text_of(token_id: int) -> str:
+def spelling(token_id: int) -> str:
     known = TOKEN_BYTES[token_id] if token_id < len(TOKEN_BYTES) else None
     return (known or b"").decode(errors="replace")
 
 
+def end_of(request: Request) -> RequestEnd:
+    """What the scheduler says at the end of a request."""
+    end = report(request, "", finished=True).end
+    assert end is not None
+    return end
+
+
 def entries_of(request: Request) -> tuple[TokenLogprob | None, ...]:
-    entries = prompt_logprobs(request, text_of)
+    entries = prompt_logprobs(request.params, request.prompt_ids, end_of(request), spelling)
     assert entries is not None
     return entries
 
@@ -105,7 +114,7 @@ def test_a_grammar_that_forces_the_whole_answer_still_has_its_prompt_scored() ->
     request = make_request("r", PROMPT, grammar=chain.grammar, prompt_logprobs=3)
     engine.add(request)
     engine.run()
-    assert request.text.text == "ab"
+    assert text_of(request).text == "ab"
     check_prompt(request)
 
 
@@ -124,17 +133,20 @@ def test_texts_come_where_they_are_asked_for(changes: dict[str, Any]) -> None:
     engine = FakeEngine()
     engine.add(request)
     engine.run()
-    entries = [*(output_logprobs(request, text_of) or ()), *entries_of(request)[1:]]
+    entries = [*spelled(end_of(request).logprobs, request.params, spelling), *entries_of(request)[1:]]
     assert len(entries) == request.num_output + 29
     for entry in entries:
         assert entry is not None
-        assert entry.text == (text_of(entry.token_id) if changes else None)
+        assert entry.text == (spelling(entry.token_id) if changes else None)
         for each in entry.top:
-            assert each.text == (text_of(each.token_id) if changes else None)
+            assert each.text == (spelling(each.token_id) if changes else None)
 
 
 def test_nothing_asked_is_none() -> None:
     """Without the options there are no entries at all."""
     request = make_request("r", PROMPT, max_tokens=2)
-    assert prompt_logprobs(request, text_of) is None
-    assert output_logprobs(request, text_of) is None
+    engine = FakeEngine()
+    engine.add(request)
+    engine.run()
+    assert prompt_logprobs(request.params, request.prompt_ids, end_of(request), spelling) is None
+    assert end_of(request).logprobs == ()

@@ -14,7 +14,8 @@ from tests.fake_runner import ids
 from palmette.runtime.batch import Int32Array
 from palmette.runtime.errors import EngineError
 from palmette.runtime.kv_pool import KVPool
-from palmette.runtime.radix_cache import RadixCache, RadixNode
+from palmette.runtime.radix_cache import RadixCache
+from palmette.runtime.radix_node import RadixNode
 
 
 class Tree:

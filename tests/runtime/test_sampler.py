@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sampling import ints, packed_mask, plan_of, random_logits, sampler_of, setup
+from tests.sampling import ints, masked, packed_mask, plan_of, random_logits, sampler_of, setup
 from torch import Tensor
 
 from palmette.runtime.errors import EngineError, RequestError
@@ -101,10 +101,9 @@ def test_each_row_is_sampled_as_the_reference_says(
     plan = plan_of(
         [3],
         positions=[position],
-        mask_rows=[-1 if allowed is None else 2],
         seq_lens=[len(prompt) + len(output)],
     )
-    token = int(sampler.sample(logits, plan).token_ids)
+    token = int(sampler.sample(logits, plan, masked(-1 if allowed is None else 2)).token_ids)
     possible = _possible(logits[0], params, prompt=prompt, output=output, ends=ends, allowed=allowed, position=position)
     assert token in possible
     below = sum(share for other, share in possible.items() if other < token)
@@ -128,14 +127,15 @@ def test_a_row_does_not_depend_on_its_neighbours(options: list[SamplingParams], 
     together = sampler_of(setups, _V)
     together.write_masks((ints(range(count)), masks))
     rows = list(range(count))[::-1]
-    plan = plan_of(rows, positions=rows, mask_rows=[row if row % 2 else -1 for row in rows])
-    tokens = together.sample(logits[rows], plan).token_ids.tolist()
+    masked_rows = masked(*[row if row % 2 else -1 for row in rows])
+    tokens = together.sample(logits[rows], plan_of(rows, positions=rows), masked_rows).token_ids.tolist()
 
     for row, token in zip(rows, tokens, strict=True):
         alone = sampler_of([setup(15, options[row], prompt=[row], output=[5, row])], _V)
         alone.write_masks((ints([4]), masks[row][None]))
-        single = plan_of([15], positions=[row], mask_rows=[4 if row % 2 else -1])
-        assert alone.sample(logits[row : row + 1], single).token_ids.tolist() == [token]
+        single = plan_of([15], positions=[row])
+        sampled = alone.sample(logits[row : row + 1], single, masked(4 if row % 2 else -1))
+        assert sampled.token_ids.tolist() == [token]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_greedy_takes_the_lowest_id_of_equals() -> None:
     sampler.write_masks((ints([0]), packed_mask([3, 40, 69], _V)[None]))
     for scores in (logits, logits.bfloat16()):
         assert sampler.sample(scores, plan_of([0, 1])).token_ids.tolist() == [9, 9]
-        assert sampler.sample(scores, plan_of([0, 1], mask_rows=[0, -1])).token_ids.tolist() == [40, 9]
+        assert sampler.sample(scores, plan_of([0, 1]), masked(0, -1)).token_ids.tolist() == [40, 9]
 
 
 def test_logits_are_left_as_they_are() -> None:
@@ -196,7 +196,7 @@ def test_logits_are_left_as_they_are() -> None:
     before = logits.clone()
     sampler = sampler_of([setup(0, params, prompt=[1, 2], ends=[4])], _V)
     sampler.write_masks((ints([0]), packed_mask(range(9), _V)[None]))
-    sampler.sample(logits, plan_of([0], mask_rows=[0]))
+    sampler.sample(logits, plan_of([0]), masked(0))
     assert torch.equal(logits, before)
 
 
@@ -209,8 +209,8 @@ def test_a_bias_never_lets_a_masked_token_through(params: SamplingParams) -> Non
     for biased, tokens in ((30, {10, 11, 12}), (11, {11})):
         options = SamplingParams(temperature=params.temperature, seed=params.seed, logit_bias={biased: 100.0})
         sampler.load([setup(0, options)])
-        plans = [plan_of([0], positions=[position], mask_rows=[0]) for position in range(20)]
-        assert {int(sampler.sample(logits, plan).token_ids) for plan in plans} <= tokens
+        plans = [plan_of([0], positions=[position]) for position in range(20)]
+        assert {int(sampler.sample(logits, plan, masked(0)).token_ids) for plan in plans} <= tokens
 
 
 def test_masks_follow_their_rows_when_the_batch_changes() -> None:
@@ -224,9 +224,9 @@ def test_masks_follow_their_rows_when_the_batch_changes() -> None:
         ([1, 1, 5], [33, 33, 20]),
         ([-1, -1, -1], [69, 69, 69]),
     ):
-        assert sampler.sample(logits, plan_of([0, 1, 2], mask_rows=mask_rows)).token_ids.tolist() == tokens
+        assert sampler.sample(logits, plan_of([0, 1, 2]), masked(*mask_rows)).token_ids.tolist() == tokens
     sampler.write_masks((ints([5]), packed_mask([63, 64], _V)[None]))
-    assert sampler.sample(logits, plan_of([2, 0, 1], mask_rows=[5, 1, 5])).token_ids.tolist() == [64, 33, 64]
+    assert sampler.sample(logits, plan_of([2, 0, 1]), masked(5, 1, 5)).token_ids.tolist() == [64, 33, 64]
     sampler.check_invariants()
 
 
@@ -246,7 +246,7 @@ def test_a_grammar_that_is_complete_wins_over_min_tokens() -> None:
     params = SamplingParams(temperature=0, min_tokens=5)
     sampler = sampler_of([setup(0, params, ends=[7, 9]), setup(1, params, ends=[7])], _V)
     sampler.write_masks((ints([0, 1]), np.stack([packed_mask([7, 9], _V), packed_mask([7, 50], _V)])))
-    assert sampler.sample(logits, plan_of([0, 1], mask_rows=[0, 1])).token_ids.tolist() == [7, 50]
+    assert sampler.sample(logits, plan_of([0, 1]), masked(0, 1)).token_ids.tolist() == [7, 50]
 
 
 def test_padding_past_the_vocabulary_is_never_sampled() -> None:
@@ -257,7 +257,7 @@ def test_padding_past_the_vocabulary_is_never_sampled() -> None:
     sampler = sampler_of([setup(0, _GREEDY), setup(1, params, prompt=[69], ends=[66])], _V, valid_vocab=64)
     sampler.write_masks((ints([0]), packed_mask([*range(60, 70)], _V)[None]))
     for mask_rows in ([-1, -1], [0, 0]):
-        sampled = sampler.sample(logits, plan_of([0, 1], mask_rows=mask_rows))
+        sampled = sampler.sample(logits, plan_of([0, 1]), masked(*mask_rows))
         assert sampled.token_ids.max() < 64
         assert sampled.top[1] is not None
         assert sampled.top[1][0].tolist() == [0, 1, 2]
@@ -271,7 +271,7 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
     setups = [setup(slot, params, prompt=[1]) for slot, params in enumerate(wanted)]
     sampler = sampler_of(setups, _V)
     sampler.write_masks((ints([0]), packed_mask([3, 4], _V)[None]))
-    token_ids, logprobs, top = sampler.sample(logits, plan_of(range(4), mask_rows=[0] * 4))
+    token_ids, logprobs, top = sampler.sample(logits, plan_of(range(4)), masked(0, 0, 0, 0))
     raw = logits.log_softmax(dim=1)
     assert logprobs[0].isnan()
     torch.testing.assert_close(logprobs[1:], raw[range(1, 4), token_ids[1:].long()])

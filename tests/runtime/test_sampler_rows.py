@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.sampling import ints, packed_mask, plan_of, random_logits, sampler_of, setup
+from tests.sampling import ints, masked, packed_mask, plan_of, random_logits, sampler_of, setup
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -49,7 +49,7 @@ def test_an_empty_mask_marks_its_row_alone(params: SamplingParams) -> None:
     sampler = sampler_of(setups, _V)
     sampler.write_masks((ints([6]), packed_mask([], _V)[None]))
     good = sampler_of(setups, _V).sample(logits, plan_of([2, 9, 5])).token_ids.tolist()
-    token_ids = sampler.sample(logits, plan_of([2, 9, 5], mask_rows=[-1, 6, -1])).token_ids.tolist()
+    token_ids = sampler.sample(logits, plan_of([2, 9, 5]), masked(-1, 6, -1)).token_ids.tolist()
     assert token_ids == [good[0], NOTHING_ALLOWED, good[2]]
 
 
@@ -121,10 +121,9 @@ def test_on_a_gpu_nothing_waits_and_the_tokens_are_those_of_the_cpu() -> None:
     setups = [setup(slot, params, prompt=[3], output=[5], ends=[4]) for slot, params in enumerate(options)]
     mask = (ints([2, 4]), np.stack([packed_mask(range(0, _V, 2), _V), packed_mask(range(30, _V), _V)]))
     logits = random_logits(12, len(setups), _V)
-    mask_rows = [[-1, 2, 4][slot % 3] for slot in range(len(setups))]
+    masks = masked(*[[-1, 2, 4][slot % 3] for slot in range(len(setups))])
     steps = [
-        plan_of(range(len(setups)), positions=[n] * len(setups), mask_rows=mask_rows, tokens=[[6 + n]] * len(setups))
-        for n in range(20)
+        plan_of(range(len(setups)), positions=[n] * len(setups), tokens=[[6 + n]] * len(setups)) for n in range(20)
     ]
     answers = []
     for device in ("cpu", "cuda"):
@@ -133,7 +132,7 @@ def test_on_a_gpu_nothing_waits_and_the_tokens_are_those_of_the_cpu() -> None:
         try:
             sampler.load(setups)
             sampler.write_masks(mask)
-            sampled = [sampler.sample(placed, plan) for plan in steps]
+            sampled = [sampler.sample(placed, plan, masks) for plan in steps]
         finally:
             torch.cuda.set_sync_debug_mode("default")
         answers.append([step.token_ids.tolist() for step in sampled])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ from tests.fake_grammar import (
     ManualExecutor,
     scripted_chain,
 )
-from tests.fake_runner import TOKEN_BYTES, FakeModel, token
-from tests.fakes import FakeEngine, expected_answer, make_request, spell
+from tests.fake_runner import TOKEN_BYTES, FakeModel, FakeStep, token
+from tests.fakes import FakeEngine, expected_answer, make_request, spell, text_of
 from tests.scheduler_examples import CODE, GRAMMARS, PREFIX, prompt, run_one, seed_where
 
 from palmette.runtime.errors import EngineError, RequestAbortedError, RequestError
-from palmette.runtime.policy import MAX_OVERTAKES
 from palmette.runtime.request import Request
+
+pytestmark = pytest.mark.usefixtures("both_loops")
 
 # -- ends -----------------------------------------------------------------------------------------------------------
 
@@ -36,7 +38,7 @@ def test_end_of_sequence_is_not_text() -> None:
     request = make_request("r", prompt(seed))
     run_one(request).check_answer(request)
     assert request.matched == request.output_ids[-1]
-    assert request.text.kept_ids == (tuple(request.output_ids[:-1].tolist()), "")
+    assert text_of(request).kept_ids == (tuple(request.output_ids[:-1].tolist()), "")
 
 
 def test_ignore_eos_goes_on() -> None:
@@ -182,14 +184,22 @@ def test_decodes_go_on_while_a_long_prompt_is_computed() -> None:
 
 
 def test_plans_are_by_slot_and_in_order() -> None:
-    """A result of another step than the one in flight is refused."""
+    """A result of another step than the one in flight is refused, and so is finishing a later step first."""
     engine = FakeEngine()
     engine.add(make_request("r", prompt(1)))
-    plan = engine.scheduler.plan_step()
-    assert plan is not None
-    result = engine.runner.launch(plan).result()
-    with pytest.raises(EngineError, match="result of step 9 came when step 1"):
-        engine.scheduler.process(dataclasses.replace(result, step=9))
+    first = engine.scheduler.launch_step()
+    assert first is not None
+    first.handle.sample()
+    later = engine.scheduler.launch_step()
+    assert later is not None
+    with pytest.raises(EngineError, match="step 2 is finished, but it is not the oldest"):
+        engine.scheduler.finish_step(later)
+    wrong = dataclasses.replace(first.handle.result(), step=9)
+    with (
+        mock.patch.object(FakeStep, "result", return_value=wrong),
+        pytest.raises(EngineError, match="result of step 9 came when step 1"),
+    ):
+        engine.scheduler.finish_step(first)
 
 
 def test_max_running_requests() -> None:
@@ -249,10 +259,11 @@ def test_the_step_in_flight_of_an_aborted_request_is_dropped() -> None:
     engine = FakeEngine()
     request, other = make_request("r", prompt(1)), make_request("o", prompt(2))
     engine.add(request, other)
-    plan = engine.scheduler.plan_step()
-    assert plan is not None
+    step = engine.scheduler.launch_step()
+    assert step is not None
+    engine.scheduler.sample_step(step)
     assert engine.scheduler.abort("r")
-    engine.scheduler.process(engine.runner.launch(plan).result())
+    engine.scheduler.finish_step(step)
     assert request.num_output == 0
     assert len(request.page_table.pages) == 6
     engine.run()
@@ -274,29 +285,6 @@ def test_an_active_id_cannot_be_used_again() -> None:
 
 
 # -- fairness -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("policy", ["fcfs", "lpm"])
-def test_nobody_starves(policy: str) -> None:
-    """A request without a cached prefix is overtaken by a bounded number of better matches, however many come."""
-    engine = FakeEngine(num_pages=400, max_running_requests=2, policy=policy)
-    engine.add(make_request("warm", PREFIX[:100], max_tokens=1))
-    engine.run()
-    starved = make_request("starved", prompt(77, 20), max_tokens=2)
-    engine.add(*[make_request(f"h{i}", [*PREFIX[:100], 3 + i], max_tokens=3) for i in range(4)], starved)
-    later = 0
-    while starved.started_s is None:
-        engine.add(make_request(f"l{later}", [*PREFIX[:100], 3 + later % 40, later % 7 + 3], max_tokens=3))
-        later += 1
-        engine.step()
-        assert later < 20 * MAX_OVERTAKES
-    assert starved.overtaken <= MAX_OVERTAKES + 2
-    if policy == "lpm":
-        assert starved.overtaken >= MAX_OVERTAKES
-    else:
-        assert starved.overtaken == 0
-    engine.run()
-    engine.check_answer(starved)
 
 
 def test_a_large_request_gets_its_memory() -> None:
@@ -338,7 +326,7 @@ def test_seeded_draws_do_not_depend_on_neighbours() -> None:
 
 def test_times_come_from_the_clock() -> None:
     """Arrival, start and end are told by the injected clock."""
-    engine = FakeEngine(max_running_requests=1)
+    engine = FakeEngine(overlap=False, max_running_requests=1)
     requests = [make_request(str(i), prompt(i), max_tokens=2, ignore_eos=True) for i in range(2)]
     engine.add(*requests)
     while engine.scheduler.can_step:
@@ -358,5 +346,5 @@ def test_texts_are_whole_characters() -> None:
     while engine.scheduler.can_step:
         deltas += [update.text for update in engine.step() if update.text]
     assert deltas[0] == "\U0001f600"
-    assert "".join(deltas) == request.text.text
+    assert "".join(deltas) == text_of(request).text
     engine.check_answer(request)

@@ -19,7 +19,7 @@ from tests.fakes import FakeEngine, make_request
 from tests.scheduler_examples import BRACKETS, CALL, CODE, DIGITS, FIXED, GRAMMARS, WORD, prompt, run_one
 
 from palmette.constrained import Grammar, GrammarError, GrammarLimitError, UnsupportedGrammarError, compile_grammar
-from palmette.runtime.batch import StepHandle, StepPlan, StepResult, UInt32Array
+from palmette.runtime.batch import StepHandle, StepMasks, StepPlan, StepResult, UInt32Array
 from palmette.runtime.errors import EngineError, RequestError
 
 
@@ -32,13 +32,17 @@ def test_constrained_answers_match(grammar: Any, jump_forward: bool) -> None:
         run_one(request, jump_forward=jump_forward).check_answer(request)
 
 
+pytestmark = pytest.mark.usefixtures("both_loops")
+
+
 def test_forced_text_is_not_sampled() -> None:
     """Forced tokens cost no step of their own: they are appended and computed in one longer row."""
     request = make_request("r", prompt(1), grammar=CALL.grammar)
-    engine = run_one(request)
+    engine = run_one(request, overlap=False)
     assert request.forced == 4
     assert engine.scheduler.stats().steps == 1
-    assert run_one(make_request("r", prompt(1), grammar=CALL.grammar), jump_forward=False).scheduler.stats().steps == 5
+    sampled = run_one(make_request("r", prompt(1), grammar=CALL.grammar), jump_forward=False, overlap=False)
+    assert sampled.scheduler.stats().steps == 5
 
 
 def test_a_fully_forced_answer_needs_no_step() -> None:
@@ -76,6 +80,7 @@ def test_a_retracted_request_keeps_the_logprobs_of_forced_tokens() -> None:
     """What is computed again after a retraction is not scored again."""
     chain = scripted_chain("long", [[token(letter)] for letter in "abcd"] + [[token("x"), token("y")]] * 25)
     engine = FakeEngine(grammars=[chain], num_pages=60, chunk_size=8)
+    engine.scheduler._estimate.ratio = 0.0
     made = [
         make_request(name, prompt(i), grammar=chain.grammar, logprobs=1, max_tokens=34) for i, name in enumerate("ab")
     ]
@@ -192,6 +197,9 @@ def test_the_next_step_is_prepared_while_the_model_runs() -> None:
         def __init__(self, step: StepHandle) -> None:
             self._step = step
 
+        def sample(self, masks: StepMasks | None = None) -> None:
+            self._step.sample(masks)
+
         def result(self) -> StepResult:
             calls.append("result")
             return self._step.result()
@@ -203,7 +211,7 @@ def test_the_next_step_is_prepared_while_the_model_runs() -> None:
             return TellingStep(engine.runner.launch(plan))
 
     telling = Telling(CODE.grammar, CODE.transitions, [3])
-    engine = FakeEngine(grammars=[CODE], compiler=ScriptedCompiler(telling), executor=executor)
+    engine = FakeEngine(overlap=False, grammars=[CODE], compiler=ScriptedCompiler(telling), executor=executor)
     engine.scheduler._runner = TellingRunner()
     request = make_request("held", prompt(2), grammar=CODE.grammar)
     engine.add(make_request("free", prompt(1), max_tokens=4, ignore_eos=True), request)

@@ -16,13 +16,15 @@ from tests.scheduler_examples import DIGITS, GRAMMARS, PREFIX, WORD, prompt
 from palmette.runtime.errors import RequestError
 from palmette.runtime.request import Request
 
+pytestmark = pytest.mark.usefixtures("both_loops")
+
 # -- reuse ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_a_fork_computes_its_prefix_once(page_size: int) -> None:
     """Sixteen branches on 600 shared tokens compute them once; the other fifteen take them from the tree."""
-    engine = FakeEngine(num_pages=2048 // page_size, page_size=page_size)
+    engine = FakeEngine(overlap=False, num_pages=2048 // page_size, page_size=page_size)
     branches = [make_request(str(i), [*PREFIX, 3 + i, 4], max_tokens=8, group="fork") for i in range(16)]
     engine.add(*branches)
     engine.run()
@@ -37,7 +39,7 @@ def test_a_fork_computes_its_prefix_once(page_size: int) -> None:
 
 def test_branches_run_side_by_side() -> None:
     """Once the prefix is there, all siblings are admitted in one step."""
-    engine = FakeEngine(num_pages=2048)
+    engine = FakeEngine(overlap=False, num_pages=2048)
     engine.add(
         *[make_request(str(i), [*PREFIX, 3 + i], max_tokens=40, ignore_eos=True, group="fork") for i in range(16)]
     )
@@ -49,7 +51,7 @@ def test_branches_run_side_by_side() -> None:
 
 def test_who_waits_for_a_prefix_goes_on_when_it_is_never_computed() -> None:
     """If the request that computes the shared prefix is aborted halfway, the next takes over from where it was."""
-    engine = FakeEngine(num_pages=2048, chunk_size=100)
+    engine = FakeEngine(overlap=False, num_pages=2048, chunk_size=100)
     branches = [make_request(str(i), [*PREFIX, 3 + i], max_tokens=4) for i in range(4)]
     engine.add(*branches)
     engine.step()
@@ -160,7 +162,7 @@ def test_a_retraction_raises_the_estimate() -> None:
 
 def test_scores_survive_a_retraction() -> None:
     """A score request that is retracted between chunks has every score once."""
-    engine = FakeEngine(num_pages=70, chunk_size=16)
+    engine = FakeEngine(overlap=False, num_pages=70, chunk_size=16)
     engine.scheduler._estimate.ratio = 0.0
     decode = make_request("d", prompt(1), max_tokens=40, ignore_eos=True)
     score = make_request("s", PREFIX[:60], kind="score", score_from=2)
@@ -212,8 +214,9 @@ def tokens_of(requests: Sequence[Request]) -> int:
 
 
 def test_computed_tokens_are_counted_by_request() -> None:
-    """What the runner computed is what the requests say they took."""
+    """What the runner computed is what the requests say they took, but for rows that were dropped."""
     engine, requests = crowded()
     engine.add(*requests)
     engine.run()
-    assert tokens_of(requests) == engine.runner.computed
+    dropped = engine.runner.computed - tokens_of(requests)
+    assert dropped in (range(1, len(requests) + 1) if engine.overlap else [0])

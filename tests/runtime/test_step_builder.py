@@ -11,7 +11,7 @@ from tests.fake_runner import END_ID, VOCABULARY, ids
 from tests.fakes import make_request
 
 from palmette.runtime.request import Request
-from palmette.runtime.step_builder import Row, build_plan
+from palmette.runtime.step_builder import Row, build_masks, build_plan
 
 
 def placed(request: Request, slot: int, pages: Sequence[int], computed: int = 0) -> Request:
@@ -30,7 +30,7 @@ def test_a_mixed_step() -> None:
     score = placed(make_request("c", [30, 31, 32, 33], kind="score", score_from=2), 0, [1, 8], computed=1)
     rows = [Row(chunk, 3), Row(decode, 1), Row(score, 2)]
     rows[1].mask_row = 6
-    plan = build_plan(7, rows, 2, None)
+    plan = build_plan(7, rows, 2)
     assert plan.step == 7
     assert plan.token_ids.tolist() == [10, 11, 12, 23, 31, 32]
     assert plan.positions.tolist() == [0, 1, 2, 3, 1, 2]
@@ -42,7 +42,7 @@ def test_a_mixed_step() -> None:
     assert plan.slots.tolist() == [3, 1, 0]
     assert plan.sample_rows.tolist() == [1]
     assert plan.output_positions.tolist() == [1]
-    assert plan.mask_rows.tolist() == [6]
+    assert build_masks(rows, None).rows.tolist() == [6]
     assert plan.score_tokens.tolist() == [4, 5]
     assert plan.score_targets.tolist() == [32, 33]
     for name in ("token_ids", "positions", "kv_slots", "query_indptr", "page_indptr", "page_ids", "seq_lens", "slots"):
@@ -52,7 +52,7 @@ def test_a_mixed_step() -> None:
 def test_a_plan_is_a_copy() -> None:
     """What happens to a request after planning does not change the plan."""
     request = placed(make_request("a", [10, 11]), 0, [3, 4])
-    plan = build_plan(1, [Row(request, 2)], 1, None)
+    plan = build_plan(1, [Row(request, 2)], 1)
     request.page_table.pages.view[:] = 9
     request.token_ids[:] = 0
     assert plan.page_ids.tolist() == [3, 4]
@@ -91,7 +91,7 @@ def test_a_prompt_is_scored_on_the_way_to_a_generation(first: int, start: int, c
     request.num_computed = start
     row = Row(request, count)
     assert list(row.scored) == scored
-    plan = build_plan(1, [row], 1, None)
+    plan = build_plan(1, [row], 1)
     assert (plan.score_targets - 10).tolist() == scored
     assert plan.score_top.tolist() == [2] * len(scored)
 
@@ -101,7 +101,7 @@ def test_setup_carries_the_output_so_far() -> None:
     request = placed(make_request("a", [10, 11], stop_token_ids=(40,)), 2, [0, 1, 2])
     request.append(12)
     request.setup_due = True
-    (setup,) = build_plan(1, [Row(request, 3)], 1, None).setups
+    (setup,) = build_plan(1, [Row(request, 3)], 1).setups
     assert setup.slot == 2
     assert setup.prompt_ids.tolist() == [10, 11]
     assert setup.output_ids.tolist() == [12]
@@ -113,7 +113,7 @@ def test_min_tokens_holds_back_nothing_of_a_grammar() -> None:
     request = placed(make_request("a", [10]), 0, [0])
     request.matcher = scripted_chain("x", [[3]]).matcher()
     request.setup_due = True
-    (setup,) = build_plan(1, [Row(request, 1)], 1, None).setups
+    (setup,) = build_plan(1, [Row(request, 1)], 1).setups
     assert not len(setup.end_ids)
 
 
@@ -121,4 +121,4 @@ def test_mask_updates_travel_with_the_step() -> None:
     """Rows of the mask table are written before the step samples."""
     request = placed(make_request("a", [10]), 0, [0])
     updates = (ids(3), np.zeros((1, VOCABULARY.words), np.uint32))
-    assert build_plan(1, [Row(request, 1)], 1, updates).mask_updates is updates
+    assert build_masks([Row(request, 1)], updates).updates is updates

@@ -30,7 +30,9 @@ def generated(folder: Path, **settings: Any) -> list[str]:
     """Greedy answers of an engine, the prompts side by side, in small chunks of pages."""
     settings.setdefault("dtype", "float32")
     params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS)
-    with launch(folder, max_total_tokens=2000, chunk_size=24, page_size=4, device="cpu", **settings) as engine:
+    with launch(
+        folder, max_total_tokens=2000, chunk_size=24, page_size=4, device="cpu", processes=False, **settings
+    ) as engine:
         return complete(engine, PROMPTS, params)
 
 

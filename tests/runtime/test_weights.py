@@ -13,8 +13,9 @@ from tests.tiny_models import random_tensors, tiny_config, write_tiny_model, wri
 
 from palmette.runtime.errors import ModelLoadError
 from palmette.runtime.layers.placement import Placement, TensorSlot
+from palmette.runtime.model_path import find_model
 from palmette.runtime.safetensors_files import SafetensorsFile
-from palmette.runtime.weights import find_model, load_config, load_model
+from palmette.runtime.weights import load_config, load_model
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from .generate import generate
 from .grammar import grammar
 from .models import models
 from .run import run
+from .serve import serve
+from .serve_options import ServeCommand
 
 app = typer.Typer(
     name="palmette",
@@ -25,6 +27,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(batch)
 app.command()(generate)
+app.command(cls=ServeCommand)(serve)
 app.add_typer(grammar, name="grammar")
 app.add_typer(models, name="models")
 app.command()(env)

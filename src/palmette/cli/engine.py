@@ -62,7 +62,7 @@ def running_engine(
         settings["revision"] = revision
     fetch_model(model, revision)
     started = time.monotonic()
-    with palmette.runtime.launch(model, **settings) as engine:
+    with palmette.runtime.launch(model, processes=False, **settings) as engine:
         note(f"{engine.model_info.name} ready in {time.monotonic() - started:.1f} s")
         yield engine
 
@@ -91,7 +91,7 @@ def _check_backend(name: GrammarBackendName) -> None:
 def fetch_model(model: str | None, revision: str | None = None) -> None:
     """Fetch a model where it is not in the cache; the default one's files are compared by size only, which is quick."""
     from palmette.runtime import default_model
-    from palmette.runtime.weights import find_model
+    from palmette.runtime.model_path import find_model
 
     with DownloadBar() as bar:
         if model is None and revision is None:

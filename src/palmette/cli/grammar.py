@@ -219,8 +219,8 @@ def _short(text: str) -> str:
 def _print_masks(source: Source, model: str) -> None:
     """Sizes and times of masks along the shortest text, for a model's vocabulary."""
     from palmette.constrained import compile_grammar
+    from palmette.runtime.model_path import find_model
     from palmette.runtime.tokenizer import Tokenizer
-    from palmette.runtime.weights import find_model
 
     fetch_model(model)
     tokenizer = Tokenizer.load(find_model(model))

@@ -1,0 +1,358 @@
+"""Answers one generation or select by requests to an OpenAI service."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+import msgspec
+
+from palmette.constrained.grammar import Grammar
+from palmette.runtime.choices import decide
+from palmette.runtime.errors import RequestError
+from palmette.runtime.program import (
+    Completion,
+    Delta,
+    FinishReason,
+    Generate,
+    Generated,
+    NodeUsage,
+    Select,
+    Selected,
+    TokenLogprob,
+)
+from palmette.runtime.sampling_params import SamplingParams
+
+from .mock_stop import before_stop
+from .openai_errors import ServiceError, is_broken_stream, is_refusal
+from .openai_grammar import Held, asked, by_extensions, by_schema
+from .openai_messages import Prompt, prompt_of
+from .openai_replies import UNKNOWN_TOKEN, Answer, Counts, Endpoint, Piece, Reply
+from .openai_request import Dialect, chat_fields, sampling_fields
+from .openai_scores import choice_scores, score_prompts
+from .openai_service import Service, lacks
+from .openai_tree import Step
+
+Show = Callable[[Delta], None]
+
+
+class _Logprobs(TypedDict):
+    """Of a completion."""
+
+    logprobs: tuple[TokenLogprob, ...] | None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPolicy:
+    """How answers are asked for; `OpenAIBackend` says what each is."""
+
+    model: str
+    dialect: Dialect
+    chat: bool | None
+    is_palmette: bool
+    structured_outputs: bool
+    grammar_attempts: int
+    select_by: Literal["auto", "scores", "asking"]
+    extra_body: dict[str, object]
+
+
+class Answerer:
+    """Asks a service. Used on the service's event loop."""
+
+    def __init__(self, service: Service, policy: AnswerPolicy) -> None:
+        self._service = service
+        self._policy = policy
+
+    def prompt(self, steps: Sequence[Step]) -> Prompt:
+        """The prompt that these nodes make.
+
+        Raises:
+            RequestError: they cannot be written as messages.
+        """
+        if self._policy.chat is False:
+            return Prompt(text="".join(step.text for step in steps))
+        return prompt_of(steps)
+
+    async def generate(self, node: Generate, prompt: Prompt, show: Show) -> Generated:
+        """The answers to a generation; `show` gets deltas of them where the node streams.
+
+        Raises:
+            RequestError, GrammarError, ServiceError, openai.OpenAIError: there are none.
+        """
+        started = time.monotonic()
+        if node.n < 1:
+            raise RequestError(f"n must be at least 1, not {node.n}")
+        completions, counts = await self._ask_anywhere(node, prompt, show)
+        computed = sum(each.completion_tokens - each.forced_tokens for each in completions)
+        usage = NodeUsage(node.id, computed=computed, forced=counts.forced_tokens)
+        return Generated(node.id, tuple(completions), (usage,), time.monotonic() - started)
+
+    async def select(self, node: Select, prompt: Prompt) -> Selected:
+        """The choice of a select.
+
+        Raises:
+            RequestError, ServiceError, openai.OpenAIError: there is none.
+        """
+        started = time.monotonic()
+        selected = await self._by_scores(node, prompt) if self._may_score(prompt) else None
+        if selected is None:
+            if self._policy.select_by == "scores":
+                raise RequestError(
+                    f"{self._service.url} does not give the log-probabilities of a prompt, which select_by='scores' "
+                    "needs; select_by='asking' has the model write its choice"
+                )
+            selected = await self._by_asking(node, prompt)
+        return msgspec.structs.replace(selected, elapsed_s=time.monotonic() - started)
+
+    # -- generations ------------------------------------------------------------------------------------------------
+
+    async def _ask_anywhere(self, node: Generate, prompt: Prompt, show: Show) -> tuple[list[Completion], Counts]:
+        """Plain text by completions where the service has them, else as one message."""
+        abilities = self._service.abilities
+        if self._is_chat(prompt):
+            return await self._ask_held(node, prompt, "/chat/completions", show)
+        try:
+            answers = await self._ask_held(node, prompt, "/completions", show)
+        except Exception as error:
+            if self._policy.chat is False or abilities.completions or not lacks(error):
+                raise
+            answers = await self._ask_held(node, prompt, "/chat/completions", show)
+            abilities.completions = False
+            return answers
+        abilities.completions = True
+        return answers
+
+    def _is_chat(self, prompt: Prompt) -> bool:
+        return (
+            self._policy.chat is True
+            or prompt.has_roles
+            or (self._policy.chat is None and self._service.abilities.completions is False)
+        )
+
+    async def _ask_held(
+        self, node: Generate, prompt: Prompt, endpoint: Endpoint, show: Show
+    ) -> tuple[list[Completion], Counts]:
+        held = None if node.grammar is None else self._held(node.grammar, endpoint)
+        try:
+            return await self._ask_until_matched(node, prompt, endpoint, held, show)
+        except Exception as error:
+            by_format = held is not None and held.fields and not self._policy.dialect.extensions
+            if held is None or not by_format or not is_refusal(error, 400, 422, 501):
+                raise
+            # the service may not know response_format, or not all of JSON Schema; if neither, this fails as well
+            return await self._ask_until_matched(node, prompt, endpoint, asked(held.grammar), show)
+
+    def _held(self, grammar: Grammar, endpoint: Endpoint) -> Held:
+        if self._policy.dialect.extensions:
+            return by_extensions(grammar, endpoint, trusted=self._policy.is_palmette)
+        return by_schema(grammar) if self._policy.structured_outputs and endpoint != "/completions" else asked(grammar)
+
+    async def _ask_until_matched(
+        self, node: Generate, prompt: Prompt, endpoint: Endpoint, held: Held | None, show: Show
+    ) -> tuple[list[Completion], Counts]:
+        """As many answers that match as the node wants; those that do not are asked for again."""
+        completions: list[Completion] = []
+        for attempt in range(1 if held is None or held.trusted else self._policy.grammar_attempts):
+            missing = node.n - len(completions)
+            body = self._body(node, prompt, endpoint, held, missing, attempt)
+            streams = node.stream and attempt == 0 and self._may_stream(node.params, held)
+            answers, counts, shown = await self._request(endpoint, body, missing, node.id, show if streams else None)
+            for answer, count in zip(answers, _shared(counts, answers), strict=True):
+                if node.params.prompt_logprobs is not None:
+                    answer.split_echo(prompt.text, count.prompt_tokens)
+                text = answer.text if held is None else await asyncio.to_thread(held.read, answer)
+                if text is not None and not (shown and text != answer.text):
+                    completions.append(self._completion(node, answer, text, count))
+            if len(completions) == node.n:
+                return completions, counts
+            if shown:
+                break
+        assert held is not None  # without a grammar every answer is taken
+        raise _mismatch(held, answers, attempt + 1)
+
+    def _body(
+        self, node: Generate, prompt: Prompt, endpoint: Endpoint, held: Held | None, n: int, attempt: int
+    ) -> dict[str, object]:
+        policy = self._policy
+        if endpoint == "/completions":
+            fields: dict[str, object] = {"prompt": prompt.text}
+        else:
+            fields = chat_fields(prompt, policy.dialect, "" if held is None else held.instruction)
+        params = node.params
+        if attempt and params.seed is not None:
+            params = msgspec.structs.replace(params, seed=(params.seed + attempt) % (1 << 63))
+        fields |= sampling_fields(params, policy.dialect, endpoint)
+        fields |= {} if held is None else held.fields
+        return {"model": policy.model, **fields, **({"n": n} if n > 1 else {}), **policy.extra_body}
+
+    def _may_stream(self, params: SamplingParams, held: Held | None) -> bool:
+        """Whether text can be shown as it comes: nothing may have to be cut off it, or asked for again."""
+        if params.prompt_logprobs is not None or (params.stop_regex and not self._policy.dialect.extensions):
+            return False
+        return held is None or held.trusted or held.may_stream
+
+    async def _request(
+        self, endpoint: Endpoint, body: dict[str, object], n: int, node_id: int, show: Show | None
+    ) -> tuple[list[Answer], Counts, bool]:
+        """The answers, what they used, and whether any of their text was shown."""
+        if show is None:
+            answers = [Answer() for _ in range(n)]
+            reply = await self._service.ask(endpoint, body)
+            self._take(reply, answers)
+            return self._whole(answers), reply.counts or Counts(), False
+        for attempt in range(self._service.max_retries + 1):
+            answers, counts, shown = [Answer() for _ in range(n)], Counts(), False
+            try:
+                async for reply in self._service.stream(endpoint, body):
+                    for piece in self._take(reply, answers):
+                        if piece.text:
+                            shown = True
+                            show(Delta(node_id, piece.text, piece.index, piece.logprobs))
+                    counts = reply.counts or counts
+                return self._whole(answers), counts, shown
+            except Exception as error:
+                if shown or attempt == self._service.max_retries or not is_broken_stream(error):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _take(self, reply: Reply, answers: list[Answer]) -> list[Piece]:
+        pieces = list(reply.pieces())
+        for piece in pieces:
+            if not 0 <= piece.index < len(answers):
+                raise ServiceError(
+                    "EngineError", f"{self._service.url} gave answer {piece.index}; only {len(answers)} were asked for"
+                )
+            answers[piece.index].add(piece)
+        return pieces
+
+    def _whole(self, answers: list[Answer]) -> list[Answer]:
+        for place, answer in enumerate(answers):
+            if answer.refusal:
+                raise ServiceError("RequestError", f"the model refused to answer: {answer.refusal}")
+            if answer.finish == "content_filter":
+                raise ServiceError("RequestError", f"{self._service.url} held the answer back by its content filter")
+            if answer.finish is None:
+                raise ServiceError("EngineError", f"{self._service.url} broke off answer {place} of {len(answers)}")
+        return answers
+
+    def _completion(self, node: Generate, answer: Answer, text: str, counts: Counts) -> Completion:
+        matched = answer.matched
+        if node.params.stop_regex and not self._policy.dialect.extensions:
+            cut = before_stop(text, msgspec.structs.replace(node.params, stop=()), lambda _: node.grammar is None)
+            text, matched = cut[0], cut[1] or matched
+        token_ids = tuple(entry.token_id for entry in answer.logprobs)
+        return Completion(
+            text=text,
+            token_ids=() if UNKNOWN_TOKEN in token_ids else token_ids,
+            finish_reason=_finish_reason(answer, matched, node.grammar),
+            matched=matched,
+            prompt_tokens=counts.prompt_tokens,
+            cached_tokens=counts.cached_tokens,
+            completion_tokens=counts.completion_tokens,
+            forced_tokens=counts.forced_tokens,
+            **_logprobs(answer, node.params),
+        )
+
+    # -- selects ----------------------------------------------------------------------------------------------------
+
+    def _may_score(self, prompt: Prompt) -> bool:
+        scores = self._service.abilities.scores
+        return self._policy.select_by != "asking" and not self._is_chat(prompt) and scores is not False
+
+    async def _by_scores(self, node: Select, prompt: Prompt) -> Selected | None:
+        """The choice by its likelihood after the prompt; None where the service does not tell that."""
+        body: dict[str, object] = {
+            "model": self._policy.model,
+            "prompt": score_prompts(prompt.text, node),
+            "max_tokens": 0,
+            "echo": True,
+            "logprobs": 0,
+            **self._policy.extra_body,
+        }
+        try:
+            reply = await self._service.ask("/completions", body)
+        except Exception as error:
+            if not is_refusal(error, 400, 404, 405, 422, 501):
+                raise
+            self._service.abilities.scores = False
+            return None
+        scores = choice_scores(reply.scored_tokens(), prompt.text, node)
+        self._service.abilities.scores = scores is not None
+        if scores is None:
+            return None
+        counts = reply.counts or Counts()
+        choice = decide(node.method, scores)
+        return Selected(node.id, choice, scores, counts.prompt_tokens, counts.cached_tokens)
+
+    async def _by_asking(self, node: Select, prompt: Prompt) -> Selected:
+        """The choice that the model writes, with the greatest certainty that the service knows."""
+        room = max(len(choice.encode()) for choice in node.choices) + 64
+        params = SamplingParams(temperature=0, max_tokens=room)
+        question = Generate(node.id, node.parent, params, Grammar.choices(node.choices))
+        generated = await self.generate(question, prompt, lambda _: None)
+        answer = generated.completions[0]
+        choice = node.choices.index(answer.text)
+        return Selected(node.id, choice, (), answer.prompt_tokens, answer.cached_tokens, generated.usage)
+
+
+def _shared(counts: Counts, answers: list[Answer]) -> list[Counts]:
+    """The counts of each answer. Services count all of a request together: of several, each is given an equal part."""
+    count = len(answers)
+    return [
+        Counts(
+            counts.prompt_tokens,
+            counts.cached_tokens,
+            (counts.completion_tokens + count - 1 - place) // count,
+            (counts.forced_tokens + count - 1 - place) // count,
+        )
+        for place in range(count)
+    ]
+
+
+def _logprobs(answer: Answer, params: SamplingParams) -> _Logprobs:
+    """As many of the likeliest tokens as were asked for: services may add the token itself, and the prompt's count."""
+    prompt: tuple[TokenLogprob | None, ...] = ()
+    if params.prompt_logprobs is not None:
+        first = params.prompt_logprobs_from
+        if first >= len(answer.prompt_logprobs):
+            raise RequestError(
+                f"prompt_logprobs_from={first} is past the prompt of {len(answer.prompt_logprobs)} tokens"
+            )
+        scored = answer.prompt_logprobs[first:]
+        prompt = tuple(
+            None if first + place == 0 else _cut(entry, params.prompt_logprobs) for place, entry in enumerate(scored)
+        )
+    return {
+        "logprobs": None
+        if params.logprobs is None
+        else tuple(_cut(entry, params.logprobs) for entry in answer.logprobs),
+        "prompt_logprobs": None if params.prompt_logprobs is None else prompt,
+    }
+
+
+def _cut(entry: TokenLogprob, count: int) -> TokenLogprob:
+    return entry if len(entry.top) <= count else msgspec.structs.replace(entry, top=entry.top[:count])
+
+
+def _finish_reason(answer: Answer, matched: str | int | None, grammar: Grammar | None) -> FinishReason:
+    if answer.finish == "length":
+        return "length"
+    return "grammar" if grammar is not None and matched is None else "stop"
+
+
+def _mismatch(held: Held, answers: list[Answer], attempts: int) -> ServiceError:
+    """No answer matched, however often it was asked for."""
+    last = answers[-1]
+    cut = "; it was cut off, and a larger max_tokens lets it end" if last.finish == "length" else ""
+    grammar = held.grammar
+    source = grammar.source if len(grammar.source) <= 200 else f"{grammar.source[:200]}..."
+    return ServiceError(
+        "GrammarError",
+        f"after {attempts} attempt(s) no answer matched the {grammar.kind} {source}; the last was "
+        f"{last.text[-200:]!r}{cut}. This service does not hold answers to such a grammar; say in the prompt what is "
+        "wanted, raise grammar_attempts, or run the program on an engine, which holds them to any grammar",
+    )

@@ -1,0 +1,91 @@
+"""One program on an `OpenAIBackend`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+from palmette.runtime.errors import RequestError
+from palmette.runtime.program import Event, Failed, Generate, Generated, Node, Select, Selected
+
+from .backend import EventSink
+from .openai_errors import failure_of
+from .openai_generation import Answerer
+from .openai_loop import LoopThread
+from .openai_service import Service
+from .openai_tree import TreeWalk
+
+
+class OpenAISession:
+    """A program's request tree; each generation becomes a request when its prompt is known.
+
+    All work is done on the loop's thread.
+    """
+
+    def __init__(self, loop: LoopThread, service: Service, answerer: Answerer, events: EventSink) -> None:
+        self._loop = loop
+        self._service = service
+        self._answerer = answerer
+        self._events = events
+        self._walk = TreeWalk(self._begin, self._report)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open = threading.RLock()  # held while an event is delivered, so that close() waits for it
+        self._closed = False
+
+    def extend(self, nodes: Sequence[Node]) -> None:
+        taken = tuple(nodes)
+        self._loop.call(lambda: self._add(taken))
+
+    def close(self) -> None:
+        with self._open:
+            if self._closed:
+                return
+            self._closed = True
+        self._loop.call_if_running(self._cancel)
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _add(self, nodes: Sequence[Node]) -> None:
+        if self._closed:
+            return
+        try:
+            self._walk.add(nodes)
+        except RequestError as error:
+            for node in nodes:
+                self._report(Failed(node.id, "RequestError", str(error)))
+
+    def _begin(self, node: Generate | Select) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(node))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, node: Generate | Select) -> None:
+        try:
+            prompt = self._answerer.prompt(self._walk.path(node))
+            if isinstance(node, Select):
+                selected = await self._answerer.select(node, prompt)
+                self._finish(selected, node.choices[selected.choice])
+            else:
+                generated = await self._answerer.generate(node, prompt, self._report)
+                self._finish(generated, generated.completions[0].text)
+        except asyncio.CancelledError:
+            if not self._closed:  # the backend was closed under the program
+                self._fail(node, "RequestAbortedError", f"the connection to {self._service.url} was closed")
+            raise
+        except Exception as error:  # whatever a request may raise belongs to this node
+            self._fail(node, *failure_of(error, self._service.url, self._service.timeout_s))
+
+    def _finish(self, event: Generated | Selected, text: str) -> None:
+        self._report(event)
+        self._walk.finish(event.node, text)
+
+    def _fail(self, node: Node, kind: str, message: str, retry_after_s: float | None = None) -> None:
+        self._walk.fail(node.id, kind, message, retry_after_s)
+
+    def _report(self, event: Event) -> None:
+        with self._open:
+            if not self._closed:
+                self._events(event)

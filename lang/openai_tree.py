@@ -1,0 +1,142 @@
+"""Which nodes of a program can run, for a backend that answers one node at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from palmette.runtime.errors import RequestError
+from palmette.runtime.program import Failed, Fork, Generate, Join, Node, Reference, Select, Text, Tokens, referred_text
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node whose text is known, and that text."""
+
+    node: Node
+    text: str
+
+
+@dataclass(slots=True)
+class _Place:
+    """A node, what it waits for and what waits for it. `text` is what it adds to its branch, once that is known."""
+
+    node: Node
+    awaited: tuple[_Place, ...]
+    followers: list[_Place] = field(default_factory=list)
+    begun: bool = False
+    text: str | None = None
+    failure: Failed | None = None
+
+
+class TreeWalk:
+    """Goes through a growing request tree, in the order in which texts become known. Not thread-safe.
+
+    Args:
+        begin: called with a generation or select whose prompt is known; its answer is told by `finish` or `fail`.
+        report: called with the `Failed` event of every node that ends so.
+    """
+
+    def __init__(self, begin: Callable[[Generate | Select], None], report: Callable[[Failed], None]) -> None:
+        self._begin = begin
+        self._report = report
+        self._places: dict[int, _Place] = {}
+
+    def add(self, nodes: Sequence[Node]) -> None:
+        """Add nodes, parents before children and sources before references.
+
+        Raises:
+            RequestError: an id is taken, or a parent or source is unknown; none of `nodes` was added.
+        """
+        self._check(nodes)
+        for node in nodes:
+            place = self._places[node.id] = _Place(node, self._awaited(node))
+            for before in place.awaited:
+                before.followers.append(place)
+            self._advance([place])
+
+    def finish(self, node_id: int, text: str) -> None:
+        """A generation or select has given `text`; what follows it goes on."""
+        place = self._places[node_id]
+        place.text = text
+        self._advance(place.followers)
+
+    def fail(self, node_id: int, kind: str, message: str, retry_after_s: float | None = None) -> None:
+        """A node failed, and everything that waits for it."""
+        self._fail(self._places[node_id], Failed(node_id, kind, message, retry_after_s))
+
+    def path(self, node: Node) -> list[Step]:
+        """What stands before a node that has begun, from the root on."""
+        steps: list[Step] = []
+        parent = node.parent
+        while parent is not None:
+            place = self._places[parent]
+            steps.append(Step(place.node, place.text or ""))
+            parent = place.node.parent
+        return steps[::-1]
+
+    def _check(self, nodes: Sequence[Node]) -> None:
+        known = set(self._places)
+        for node in nodes:
+            if node.id in known or node.id < 0:
+                raise RequestError(f"a node has the id {node.id}, which is taken or negative; ids count up from 0")
+            needed = [node.parent, node.source if isinstance(node, Reference) else None]
+            unknown = [other for other in needed if other is not None and other not in known]
+            if unknown:
+                raise RequestError(f"node {node.id} continues or refers to node {unknown[0]}, which does not exist")
+            known.add(node.id)
+
+    def _awaited(self, node: Node) -> tuple[_Place, ...]:
+        parent = () if node.parent is None else (self._places[node.parent],)
+        return (*parent, self._places[node.source]) if isinstance(node, Reference) else parent
+
+    def _advance(self, places: Sequence[_Place]) -> None:
+        """Start these nodes, and what follows them, as far as what they wait for is known."""
+        waiting = deque(places)
+        while waiting:
+            place = waiting.popleft()
+            if place.begun or place.failure is not None:
+                continue  # a reference comes here by its parent and by its source
+            failed = next((before.failure for before in place.awaited if before.failure is not None), None)
+            if failed is not None:
+                self._fail(place, failed)
+            elif all(before.text is not None for before in place.awaited):
+                self._start(place)
+                waiting.extendleft(reversed(place.followers if place.text is not None else []))
+
+    def _start(self, place: _Place) -> None:
+        place.begun = True
+        node = place.node
+        if isinstance(node, Generate | Select):
+            self._begin(node)
+            return
+        try:
+            place.text = self._constant_text(node)
+        except RequestError as error:
+            self._fail(place, Failed(node.id, "RequestError", str(error)))
+
+    def _constant_text(self, node: Text | Tokens | Fork | Join | Reference) -> str:
+        if isinstance(node, Text):
+            return node.text
+        if isinstance(node, Reference):
+            source = self._places[node.source]
+            return referred_text(node, None if isinstance(source.node, Fork | Join) else source.text)
+        if isinstance(node, Tokens):
+            raise RequestError(
+                f"node {node.id} holds {len(node.token_ids)} token ids, and this service takes text only; "
+                "append text instead, or run the program on an engine or an HttpBackend"
+            )
+        return ""
+
+    def _fail(self, place: _Place, failure: Failed) -> None:
+        waiting = [place]
+        while waiting:
+            place = waiting.pop()
+            if place.failure is not None:
+                continue
+            node_id = place.node.id
+            place.failure = Failed(node_id, failure.kind, failure.message, failure.retry_after_s)
+            if isinstance(place.node, Generate | Select | Reference):
+                self._report(place.failure)
+            waiting.extend(reversed(place.followers))

@@ -1,0 +1,61 @@
+"""A request's news as a message: what has come since the last, and at the end all that it came to."""
+
+from __future__ import annotations
+
+from .detokenizer import OutputText
+from .errors import QueueFullError
+from .logprobs import likeliest_beside
+from .messages import RequestEnd, RequestFailure, RequestOutput
+from .program import TokenLogprob
+from .request import Request
+
+
+def report(request: Request, text: str, *, finished: bool) -> RequestOutput:
+    """The next news of a request, in which `text` is new. Each is made once: the request remembers what was told."""
+    first, request.reported = request.reported, request.text.num_tokens
+    token_ids = tuple(request.output_ids[first : request.reported].tolist())
+    logprobs: tuple[TokenLogprob, ...] = ()
+    if request.stream and request.params.logprobs is not None:
+        logprobs = tuple(request.logprobs[request.reported_logprobs :])
+        request.reported_logprobs = len(request.logprobs)
+    is_read = isinstance(request.text, OutputText)
+    return RequestOutput(
+        request.id, token_ids, text if is_read else None, logprobs, _end(request) if finished else None
+    )
+
+
+def refusal(request_id: str, error: Exception) -> RequestOutput:
+    """The only news of a request that was never taken in."""
+    return RequestOutput(request_id, end=RequestEnd(text="", failure=failure_of(error)))
+
+
+def failure_of(error: Exception) -> RequestFailure:
+    """An error as it travels."""
+    retry = error.retry_after_s if isinstance(error, QueueFullError) else None
+    return RequestFailure(type(error).__name__, str(error), retry)
+
+
+def _end(request: Request) -> RequestEnd:
+    kept, tail = _kept(request)
+    return RequestEnd(
+        finish_reason=request.finish_reason,
+        matched=request.matched,
+        text=request.text.text if isinstance(request.text, OutputText) else None,
+        kept_ids=kept,
+        tail=tail,
+        output_tokens=request.num_output,
+        forced_tokens=request.forced,
+        cached_tokens=request.cached_tokens,
+        logprobs=tuple(request.logprobs),
+        score_logprobs=tuple(request.score_logprobs),
+        score_top=likeliest_beside(request),
+        failure=None if request.error is None else failure_of(request.error),
+        queue_s=None if request.started_s is None else request.started_s - request.arrived_s,
+        elapsed_s=(request.ended_s or request.arrived_s) - request.arrived_s,
+    )
+
+
+def _kept(request: Request) -> tuple[tuple[int, ...], str]:
+    if isinstance(request.text, OutputText):
+        return request.text.kept_ids
+    return tuple(request.output_ids[: request.text.num_tokens].tolist()), ""

@@ -1,0 +1,54 @@
+"""The app: all routes, behind what stands before every request."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from palmette.runtime.measured_service import MeasuredService
+from palmette.runtime.metrics import Metrics
+from palmette.runtime.server_settings import ServerSettings
+from palmette.runtime.service import EngineService
+
+from . import chat, completions, models, native, operations, page, programs, responses, tokenize
+from .answers import OpenExchanges
+from .errors import install_error_handlers
+from .http_metrics import HttpMetrics
+from .security import install_security
+
+_TAGS = [
+    {"name": "OpenAI", "description": "As OpenAI's clients speak, with extensions."},
+    {"name": "models"},
+    {"name": "tokens"},
+    {"name": "native", "description": "Palmette's own form of a generation."},
+    {"name": "programs", "description": "Programs of many calls, whose shared prefixes are computed once."},
+    {"name": "operations"},
+]
+
+
+def create_app(service: EngineService, settings: ServerSettings) -> FastAPI:
+    """The server's app on a service; it is run on the loop that the service belongs to.
+
+    ``app.state`` holds `exchanges` (`OpenExchanges`), `programs` (`ProgramStore`) and `metrics` (`Metrics`): whoever
+    ends the server ends with them what is open.
+    """
+    app = FastAPI(
+        title="Palmette",
+        description="OpenAI's protocol, and Palmette's own for programs of calls.",
+        version=version("palmette"),
+        openapi_tags=_TAGS,
+        separate_input_output_schemas=False,
+    )
+    app.state.exchanges = OpenExchanges()
+    app.state.metrics = Metrics()
+    service = MeasuredService(service, app.state.metrics)
+    for module in (models, completions, chat, responses, tokenize, native, operations, page):
+        app.include_router(module.routes(service, settings))
+    program_router = programs.routes(service, settings)
+    app.state.programs = program_router.store
+    app.include_router(program_router)
+    install_error_handlers(app)
+    app.add_middleware(HttpMetrics, metrics=app.state.metrics)
+    install_security(app, settings)
+    return app

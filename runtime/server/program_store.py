@@ -1,0 +1,367 @@
+"""The programs that clients have open over HTTP, each by itself or many on one channel."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from palmette.constrained.errors import PalmetteError
+from palmette.runtime.channel import (
+    AbortProgram,
+    ChannelMessage,
+    ExtendProgram,
+    OpenProgram,
+    ProgramEvent,
+    ProgramOptions,
+)
+from palmette.runtime.errors import EngineError, QueueFullError, RequestError
+from palmette.runtime.messages import SessionOptions
+from palmette.runtime.program import Delta, Event, Failed, Generate, Node, Reference, Select
+from palmette.runtime.service import EngineService, EventSink, ServiceSession
+
+from .event_log import EventLog
+
+logger = logging.getLogger("palmette.server")
+
+MAX_NODES = 200_000
+"""Most nodes of one program."""
+
+PROGRAM_EVENT_BYTES = 8 << 20
+CHANNEL_EVENT_BYTES = 128 << 20
+"""So much may wait for a listener to take it; a program or channel with more is dropped."""
+
+REMEMBERED = 1024
+"""Of so many programs and channels that are gone, the store knows why."""
+
+RETRY_AFTER_S = 1.0
+
+
+class UnknownIdError(Exception):
+    """No program or channel has this id. The message says why, where that is known."""
+
+
+class _Held:
+    """Something that a client has open: dropped once nobody listens to it or uses it for `idle_timeout_s`."""
+
+    def __init__(self, store: ProgramStore, log: EventLog, what: str, idle_timeout_s: float) -> None:
+        self.id = f"{what}_{secrets.token_urlsafe(12)}"
+        self.log = log
+        self.idle_timeout_s = idle_timeout_s
+        self.gone = False
+        self._store = store
+        self._what = what
+        self._loop = asyncio.get_running_loop()
+        self._last_use_s = self._loop.time()
+        self._alarm = self._loop.call_later(idle_timeout_s, self._look)
+
+    def use(self) -> None:
+        """Somebody is interested in it now."""
+        self._last_use_s = self._loop.time()
+
+    def drop(self, reason: str, *, discard: bool = False) -> None:
+        """End its programs and its stream, and forget it; its pages come back. Dropping it twice is allowed."""
+        if self.gone:
+            return
+        self.gone = True
+        self._alarm.cancel()
+        self._close_sessions()
+        self.log.end(b"event: end\ndata: " + msgspec.json.encode({"reason": reason}) + b"\n\n", discard=discard)
+        self._store.forget(self.id, reason)
+
+    def _close_sessions(self) -> None:
+        raise NotImplementedError
+
+    def _overflow(self) -> None:
+        """More events wait than are kept. What called is inside an event sink: the session is closed after it."""
+        self._loop.call_soon(lambda: self.drop("its events were not taken, and too many waited", discard=True))
+
+    def _look(self) -> None:
+        """Drop it if it is idle, else look again when it could be."""
+        if self.log.listened_to:
+            self.use()
+        left_s = self._last_use_s + self.idle_timeout_s - self._loop.time()
+        if left_s <= 0:
+            self.drop(f"nobody listened to it or used it for {self.idle_timeout_s:g} s")
+        else:
+            self._alarm = self._loop.call_later(left_s, self._look)
+
+
+class HeldProgram(_Held):
+    """A program with a stream of its own.
+
+    Attributes:
+        unfinished: ids of generations and selects that have no result yet.
+    """
+
+    def __init__(self, store: ProgramStore, options: ProgramOptions) -> None:
+        log = EventLog(_one_event, together=False, most_bytes=PROGRAM_EVENT_BYTES, on_full=self._overflow)
+        super().__init__(store, log, "program", store.idle_timeout_s(options))
+        self.unfinished: set[int] = set()
+        self._ends_when_done = False
+        self._nodes = 0
+        try:
+            self._session = store.open_session(self._take, options)
+        except PalmetteError:
+            self._alarm.cancel()
+            raise
+
+    def extend(self, nodes: Sequence[Node]) -> None:
+        """Add nodes.
+
+        Raises:
+            RequestError: as `ServiceSession.extend`, or there are too many nodes.
+            EngineError: the engine was shut down, or it failed.
+        """
+        self.use()
+        self._nodes = _checked_count(self._nodes, nodes)
+        added = {node.id for node in nodes if isinstance(node, Generate | Select)} - self.unfinished
+        self.unfinished |= added
+        try:
+            self._session.extend(nodes)
+        except BaseException:
+            self.unfinished -= added
+            raise
+        self._drop_if_done()
+
+    def abort(self) -> None:
+        """End what still runs.
+
+        Raises:
+            EngineError: the engine was shut down, or it failed.
+        """
+        self.use()
+        self._session.abort()
+
+    def end_when_done(self) -> None:
+        """Drop the program as soon as everything in it has its result."""
+        self._ends_when_done = True
+        self._drop_if_done()
+
+    def _take(self, event: Event) -> None:
+        if not isinstance(event, Delta):
+            self.unfinished.discard(event.node)
+            self._drop_if_done()
+        self.log.put(0, event)
+
+    def _drop_if_done(self) -> None:
+        if self._ends_when_done and not self.unfinished:
+            self._loop.call_soon(lambda: self.drop("all of it is done"))
+
+    def _close_sessions(self) -> None:
+        self._store.close_session(self._session)
+
+
+class Channel(_Held):
+    """Many programs of one client, numbered by it, with one stream for all their events."""
+
+    def __init__(self, store: ProgramStore, options: ProgramOptions) -> None:
+        log = EventLog(_all_events, together=True, most_bytes=CHANNEL_EVENT_BYTES, on_full=self._overflow)
+        super().__init__(store, log, "channel", store.idle_timeout_s(options))
+        self._programs: dict[int, _Numbered] = {}
+        self._taken = 0
+
+    def take(self, messages: Iterable[ChannelMessage], number: int) -> None:
+        """Do what the client says. What is refused becomes `Failed` events of the nodes it was about.
+
+        Args:
+            number: of these messages; those of a number that was there already are not taken again.
+
+        Raises:
+            RequestError: a program is opened under a number that is taken.
+        """
+        self.use()
+        if number <= self._taken:
+            return
+        self._taken = number
+        for message in messages:
+            if isinstance(message, OpenProgram):
+                self._open(message)
+            elif isinstance(message, ExtendProgram):
+                self._extend(message.program, message.nodes)
+            elif (program := self._programs.get(message.program)) is not None and program.session is not None:
+                if isinstance(message, AbortProgram):
+                    with contextlib.suppress(EngineError):  # a stopped engine has nothing left to abort
+                        program.session.abort()
+                else:
+                    self._store.close_session(program.session)
+                    del self._programs[message.program]
+            else:
+                self._programs.pop(message.program, None)
+
+    def _open(self, message: OpenProgram) -> None:
+        number = message.program
+        if number in self._programs:
+            raise RequestError(f"program {number} of this channel is open already; give each a number of its own")
+        self._programs[number] = program = _Numbered()
+        try:
+            program.session = self._store.open_session(lambda event: self.log.put(number, event), message.options)
+        except PalmetteError as error:
+            program.refusal = error
+
+    def _extend(self, number: int, nodes: Sequence[Node]) -> None:
+        program = self._programs.get(number)
+        try:
+            if program is None:
+                raise RequestError(f"program {number} of this channel is not open")
+            if program.session is None:
+                raise program.refusal or RequestError(f"program {number} of this channel was refused")
+            program.nodes = _checked_count(program.nodes, nodes)
+            program.session.extend(nodes)
+        except PalmetteError as error:
+            self._refuse(number, nodes, error)
+
+    def _refuse(self, number: int, nodes: Sequence[Node], error: PalmetteError) -> None:
+        retry_after_s = error.retry_after_s if isinstance(error, QueueFullError) else None
+        for node in nodes:
+            if isinstance(node, Generate | Select | Reference):
+                self.log.put(number, Failed(node.id, type(error).__name__, str(error), retry_after_s))
+
+    def _close_sessions(self) -> None:
+        for program in self._programs.values():
+            if program.session is not None:
+                self._store.close_session(program.session)
+        self._programs.clear()
+
+
+class _Numbered:
+    """A program of a channel: its session, or why it got none."""
+
+    def __init__(self) -> None:
+        self.session: ServiceSession | None = None
+        self.refusal: PalmetteError | None = None
+        self.nodes = 0
+
+
+class ProgramStore:
+    """All programs and channels that are open, by their ids.
+
+    Args:
+        most_programs: open at once, those of channels included.
+        idle_timeout_s: most time that one of them is kept without anybody who uses it.
+    """
+
+    def __init__(self, service: EngineService, *, most_programs: int, idle_timeout_s: float) -> None:
+        self._service = service
+        self._most_programs = most_programs
+        self._idle_timeout_s = idle_timeout_s
+        self._held: dict[str, _Held] = {}
+        self._gone: OrderedDict[str, str] = OrderedDict()
+        self._sessions: set[ServiceSession] = set()
+
+    @property
+    def open_programs(self) -> int:
+        return len(self._sessions)
+
+    def open_program(self, options: ProgramOptions) -> HeldProgram:
+        """A new program.
+
+        Raises:
+            RequestError: an option is out of its range.
+            QueueFullError: there are too many.
+            EngineError: the engine was shut down, or it failed.
+        """
+        program = HeldProgram(self, options)
+        self._held[program.id] = program
+        return program
+
+    def open_channel(self, options: ProgramOptions) -> Channel:
+        """A new channel. Raises: as `open_program`."""
+        if len(self._held) >= self._most_programs:
+            raise self._full()
+        channel = Channel(self, options)
+        self._held[channel.id] = channel
+        return channel
+
+    def program(self, program_id: str) -> HeldProgram:
+        """The program of this id.
+
+        Raises:
+            UnknownIdError: there is none.
+        """
+        held = self._held.get(program_id)
+        if isinstance(held, HeldProgram):
+            return held
+        raise self._unknown("program", program_id)
+
+    def channel(self, channel_id: str) -> Channel:
+        """The channel of this id.
+
+        Raises:
+            UnknownIdError: there is none.
+        """
+        held = self._held.get(channel_id)
+        if isinstance(held, Channel):
+            return held
+        raise self._unknown("channel", channel_id)
+
+    def close(self, reason: str) -> None:
+        """Drop everything, so that every stream ends."""
+        for held in list(self._held.values()):
+            held.drop(reason)
+
+    def forget(self, held_id: str, reason: str) -> None:
+        """`held_id` was dropped."""
+        del self._held[held_id]
+        self._gone[held_id] = reason
+        if len(self._gone) > REMEMBERED:
+            self._gone.popitem(last=False)
+        logger.debug("%s is gone: %s", held_id, reason)
+
+    def open_session(self, events: EventSink, options: ProgramOptions) -> ServiceSession:
+        """A session of the engine's.
+
+        Raises:
+            QueueFullError: as many programs are open as may be.
+            EngineError: the engine was shut down, or it failed.
+        """
+        if len(self._sessions) >= self._most_programs:
+            raise self._full()
+        settings = SessionOptions(priority=options.priority, cache_salt=options.cache_salt, timeout_s=options.timeout_s)
+        session = self._service.open(events, settings)
+        self._sessions.add(session)
+        return session
+
+    def close_session(self, session: ServiceSession) -> None:
+        session.close()
+        self._sessions.discard(session)
+
+    def idle_timeout_s(self, options: ProgramOptions) -> float:
+        """How long a program or channel of these options is kept unused."""
+        asked_s = options.idle_timeout_s
+        if asked_s is None:
+            return self._idle_timeout_s
+        if not 0 < asked_s <= self._idle_timeout_s:
+            raise RequestError(
+                f"idle_timeout_s must be more than 0 and at most {self._idle_timeout_s:g} s, the server's own limit,"
+                f" not {asked_s!r}"
+            )
+        return asked_s
+
+    def _full(self) -> QueueFullError:
+        message = f"{self._most_programs} programs are open, as many as this server takes; close some, or try again"
+        return QueueFullError(message, retry_after_s=RETRY_AFTER_S)
+
+    def _unknown(self, what: str, asked: str) -> UnknownIdError:
+        if asked in self._gone:
+            return UnknownIdError(f"the {what} {asked!r} is gone: {self._gone[asked]}")
+        return UnknownIdError(f"there is no {what} {asked!r}; POST /{what}s opens one and gives its id")
+
+
+def _checked_count(before: int, nodes: Sequence[Node]) -> int:
+    if before + len(nodes) > MAX_NODES:
+        raise RequestError(f"a program may have {MAX_NODES} nodes; this one has {before}, and {len(nodes)} more came")
+    return before + len(nodes)
+
+
+def _one_event(number: int, events: Sequence[ProgramEvent]) -> bytes:
+    return b"id: %d\ndata: %b\n\n" % (number, msgspec.json.encode(events[0].event))
+
+
+def _all_events(number: int, events: Sequence[ProgramEvent]) -> bytes:
+    return b"id: %d\ndata: %b\n\n" % (number, msgspec.json.encode(events))

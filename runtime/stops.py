@@ -1,0 +1,38 @@
+"""Stop patterns, compiled once in each process that needs them."""
+
+from __future__ import annotations
+
+from palmette.constrained.errors import PalmetteError
+from palmette.constrained.stop_pattern import StopPatterns, stop_patterns
+
+_MOST = 256
+_compiled: dict[tuple[str, ...], StopPatterns | PalmetteError] = {}
+
+
+def compiled_stops(patterns: tuple[str, ...]) -> StopPatterns | PalmetteError:
+    """Compiled stop patterns, or why they cannot be used; either is kept.
+
+    Compiling takes a while, so whoever must not be held up has it done by another thread first.
+    """
+    known = _compiled.get(patterns)
+    if known is None:
+        try:
+            known = stop_patterns(patterns)
+        except PalmetteError as error:
+            known = error
+        if len(_compiled) >= _MOST:
+            _compiled.clear()
+        _compiled[patterns] = known
+    return known
+
+
+def is_compiled(patterns: tuple[str, ...]) -> bool:
+    """Whether `compiled_stops` answers at once; no patterns at all need no compiling."""
+    return not patterns or patterns in _compiled
+
+
+def check_stops(patterns: tuple[str, ...]) -> None:
+    """Raise the error of stop patterns that cannot be used."""
+    found = compiled_stops(patterns) if patterns else None
+    if isinstance(found, PalmetteError):
+        raise found

@@ -1,0 +1,1 @@
+"""What measures Palmette, and stands for what is not to be measured."""
