@@ -92,6 +92,7 @@ class HttpSession:
             if self._closed:
                 return
             self._closed = True
+            self._events = _ignore  # so that nothing keeps the program, and with it the backend
         self._channel.forget(self)
         if self._opened:
             text = _encode(CloseProgram(self.number))
@@ -206,19 +207,24 @@ class HttpChannel:
             session.fail(reason)
         self._sessions.clear()
 
+    def _fail_unforeseen(self, doing: str, error: Exception) -> None:
+        if self._failure is None:
+            logger.exception("%s failed", doing)
+        self._fail(EngineError(f"{doing} failed: {type(error).__name__}: {error}"))
+
     # -- the sender's thread ----------------------------------------------------------------------------------------
 
     def _send_all(self) -> None:
         numbers = itertools.count(1)
-        for batch in self._batches():
-            try:
+        try:
+            for batch in self._batches():
                 self._send_batch(batch, numbers)
-            except EngineError as error:
-                self._fail(error)
-            except Exception as error:
-                if self._failure is None:
-                    logger.exception("sending failed")
-                self._fail(EngineError(f"sending to the server failed: {error}"))
+        except EngineError as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail_unforeseen("sending to the server", error)
+        finally:
+            self._client.close()
 
     def _batches(self) -> Iterator[list[_Outgoing]]:
         """What there is to send, as much as goes into one request."""
@@ -281,9 +287,7 @@ class HttpChannel:
         except EngineError as error:
             self._fail(error)
         except Exception as error:
-            if self._failure is None:
-                logger.exception("receiving failed")
-            self._fail(EngineError(f"receiving events failed: {error}"))
+            self._fail_unforeseen("receiving events", error)
 
     def _receive(self, patience: _Patience) -> bool:
         """Read one connection's events; True at the channel's end."""
@@ -349,3 +353,7 @@ def _server_sent(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bytes, bytes]
             fields = dict(line.split(b": ", 1) for line in event.split(b"\n") if b": " in line)
             if b"data" in fields:
                 yield fields.get(b"event", b""), fields.get(b"id", b""), fields[b"data"]
+
+
+def _ignore(event: Event) -> None:
+    """The sink of a closed session."""

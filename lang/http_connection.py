@@ -131,7 +131,9 @@ class HttpClient:
                 raise
 
     def close(self) -> None:
-        self._connection.close()
+        """Close the connection; a later request makes it anew."""
+        with self._asking:
+            self._connection.close()
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Answer:
         headers = (

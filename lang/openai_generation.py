@@ -193,7 +193,7 @@ class Answerer:
         """Whether text can be shown as it comes: nothing may have to be cut off it, or asked for again."""
         if params.prompt_logprobs is not None or (params.stop_regex and not self._policy.dialect.extensions):
             return False
-        return held is None or held.trusted or held.may_stream
+        return held is None or held.may_stream
 
     async def _request(
         self, endpoint: Endpoint, body: dict[str, object], n: int, node_id: int, show: Show | None

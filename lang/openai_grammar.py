@@ -52,7 +52,8 @@ class Held:
             GrammarError: the grammar is too large to check texts against.
         """
         if self.trusted:
-            return answer.text
+            apart = self.grammar.kind == "reasoning" and bool(answer.reasoning)
+            return _with_reasoning(self.grammar, answer.reasoning, answer.text) if apart else answer.text
         for text in self._candidates(answer):
             if _allows(self.grammar, text):
                 return text

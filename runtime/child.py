@@ -86,7 +86,8 @@ class Child:
         """Tell the parent why there will be no start; after the start the log tells it."""
         kind = type(error)
         if self._is_ready or not isinstance(error, PalmetteError):
-            logger.error("%s: %s", kind.__name__, error, exc_info=error)
+            said = "" if self._is_ready else f": {error}"  # once there are requests, it may quote one
+            logger.error("%s%s", kind.__name__, said, exc_info=error)
         if not self._is_ready:
             self.report(Refused(kind.__module__, kind.__qualname__, str(error)))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
-from .errors import EngineError
+from .errors import EngineError, RequestError
 from .jobs import Job
 from .messages import (
     USUAL_OPTIONS,
@@ -119,9 +119,17 @@ class EngineClient:
         """Have a message sent at the end of this turn of the loop.
 
         Raises:
-            UnicodeEncodeError, OverflowError: it cannot be sent.
+            RequestError: it holds something that cannot be sent.
         """
-        data = encode(message)
+        try:
+            data = encode(message)
+        except UnicodeEncodeError as error:
+            found = error.object[error.start : error.start + 1]
+            raise RequestError(
+                f"the request holds {found!r}, half of a character, which no text may; leave it out"
+            ) from None
+        except (OverflowError, TypeError) as error:
+            raise RequestError(f"the request cannot be sent to the scheduler: {error}") from None
         if not self._outgoing:
             self._loop.call_soon(self._flush)
         self._outgoing.append(data)

@@ -18,7 +18,7 @@ import zmq
 
 from palmette.constrained.errors import PalmetteError
 
-from .errors import EngineError
+from .errors import EngineError, RequestError
 from .messages import Answer, Question, SessionOptions
 from .private_folder import make_private_folder, remove_private_folder, socket_path
 from .process_errors import error_of
@@ -148,11 +148,16 @@ class EngineProcesses:
 
         Raises:
             EngineError: the engine has failed or was ended.
+            RequestError: an option is no text, or too large a number.
         """
         number = next(self._numbers)
         session = RemoteSession(number, events, self)
+        try:
+            opening = encode(OpenProgram(number, options))
+        except (UnicodeEncodeError, OverflowError, TypeError) as error:
+            raise RequestError(f"the options of the program cannot be sent to the engine: {error}") from None
         with self._gate:
-            self.send(OpenProgram(number, options))
+            self.send_encoded(opening)
             self._sessions[number] = session
         return session
 

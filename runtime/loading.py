@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from palmette.constrained import MaskTable, Vocabulary, grammar_backend
 from palmette.constrained.limits import DEFAULT_LIMITS
@@ -19,10 +20,12 @@ from .grammar_compiler import GrammarCompiler
 from .grammar_queue import GrammarQueue
 from .grammar_store import GrammarStore
 from .model_path import find_model
-from .model_runner import ModelRunner
 from .program import ModelInfo
 from .scheduler import Scheduler
 from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .model_runner import ModelRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ def load_scheduler(config: EngineConfig) -> LoadedEngine:
         RequestError: a setting does not fit the model or the device.
         GrammarBackendError: the package of the grammar backend is not installed.
     """
+    from .model_runner import ModelRunner  # loads torch, which a scheduler of another runner does without
+
     grammar_backend(config.grammar_backend)  # before anything large is read
     path = find_model(config.model, revision=config.revision, offline=config.offline)
     tokenizer = Tokenizer.load(path)

@@ -394,7 +394,7 @@ class Scheduler:
         takes_sample = row.takes_sample
         if takes_sample and result.token_ids[sampled] < 0:
             self._fail(row.request, _sampling_error(row, int(result.token_ids[sampled])))
-        elif np.isnan(result.score_logprobs[scored]).any():
+        elif row.scored and np.isnan(result.score_logprobs[scored]).any():
             self._fail(row.request, _not_finite(row))
         else:
             self._advance(row, result, scored)

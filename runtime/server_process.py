@@ -50,6 +50,7 @@ class ServerProcess:
         self._client: EngineClient | None = None
         self._programs: ParentPrograms | None = None
         self._stopping = asyncio.Event()
+        self._failure: Exception | None = None
         self._stop = Stop(reason="the server ended by itself")
 
     async def run(self) -> None:
@@ -70,12 +71,15 @@ class ServerProcess:
         self._child.report(Ready(info, listener.getsockname()[1]))
         status = asyncio.create_task(report_status(client.stats, server.status_interval_s))
         await self._wait_for_the_end(http, serving)
+        if self._failure is not None:
+            raise self._failure
         status.cancel()
         self._context.destroy(linger=500)
 
     async def _wait_for_the_end(self, http: HttpServer, serving: asyncio.Task[None]) -> None:
         assert self._client is not None
-        await self._until_stopped(serving, None)
+        if self._failure is None:
+            await self._until_stopped(serving, None)
         stop = self._stop
         http.drain(stop.drain_s)
         if stop.reason is None:  # a second request for the end comes from somebody who does not want to wait
@@ -99,6 +103,14 @@ class ServerProcess:
     # -- what comes in ----------------------------------------------------------------------------------------------
 
     def _receive(self) -> None:
+        try:
+            self._take_messages()
+        except Exception as error:  # what was lost would leave somebody waiting
+            logger.exception("the server failed")
+            self._failure = error
+            self._take_stop(Stop(reason=f"the server failed: {type(error).__name__}: {error}"))
+
+    def _take_messages(self) -> None:
         for message in self._receiver.take():
             if isinstance(message, ModelLoaded):
                 self._model.set_result(message.model_info)

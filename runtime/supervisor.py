@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import signal
@@ -20,6 +21,8 @@ import msgspec
 import palmette
 
 from .process_messages import ChildSettings, FromChild, Stop
+
+logger = logging.getLogger("palmette.engine")
 
 LOG_LINES = 20
 """How many last lines of its log are told of a process that died."""
@@ -136,14 +139,22 @@ class Supervisor:
                 self._start(spec)
             while self._processes:
                 self._turn()
+        except BaseException as error:  # a thread that ends without telling would leave everybody waiting
+            logger.exception("the engine's processes cannot be watched any more")
+            self._give_up(error)
         finally:
-            for process in self._processes.values():
-                process.popen.kill()
             with self._gate:
                 self._done.set()
                 self._selector.close()
                 os.close(self._wake_in)
                 os.close(self._wake_out)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Kill what runs, and say so."""
+        for name, process in self._processes.items():
+            process.popen.kill()
+            code = process.popen.wait()
+            self._on_end(ChildEnd(name, code, (*process.lines, f"(not watched any more: {error})")))
 
     def _start(self, spec: ChildSpec) -> None:
         try:
@@ -251,13 +262,14 @@ class Supervisor:
 def _popen(spec: ChildSpec) -> subprocess.Popen[bytes]:
     package = str(Path(palmette.__file__).parents[1])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    threads = {} if spec.name == "scheduler" else {"OPENBLAS_NUM_THREADS": "1"}  # the others compute nothing
     return subprocess.Popen(
         (sys.executable, "-P", "-m", spec.module),  # -P: a file of the current folder must not stand for a module
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"},
+        env={**threads, **os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"},
         start_new_session=True,  # an interrupt of the user is the parent's to answer
     )
 

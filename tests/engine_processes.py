@@ -72,7 +72,7 @@ def fake_runtime(
     """A runtime whose steps take `step_s` and compute nothing."""
     with Runtime.start(
         EngineConfig(model=str(fake_model.write_folder(folder)), seed=0, radix_cache=True),
-        server or ServerSettings(log_level="warning"),
+        server or ServerSettings(model_name="m", log_level="warning"),
         restart=restart,
         loader=fake_model.LOADER,
         loader_options={"step_s": step_s},

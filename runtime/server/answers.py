@@ -19,6 +19,10 @@ from .errors import NO_RETRY, ApiError, ClientGoneError, failed, of_kind, refuse
 from .request_log import TokenCounts
 
 
+WATCH_AFTER_S = 0.005
+"""An answer that is there so soon needs no task that waits for its client to hang up; that costs as much as the rest."""
+
+
 class OpenExchanges:
     """The exchanges that are under way, by the ids that their clients may know them by."""
 
@@ -106,7 +110,8 @@ class Exchange:
             raise ApiError(503, str(error), code="engine_error") from error
         self._open_exchanges: OpenExchanges = request.app.state.exchanges
         self._open_exchanges.add(self)
-        self._watch = self._loop.create_task(self._watch_client(request))
+        self._request = request
+        self._watch: asyncio.TimerHandle | asyncio.Task[None] = self._loop.call_later(WATCH_AFTER_S, self._begin_watch)
         self._timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._time_over, timeout_s)
 
     def __enter__(self) -> Self:
@@ -192,7 +197,10 @@ class Exchange:
         message = f"the request had not ended after {timeout_s:g} s; ask for fewer tokens, or allow a longer timeout"
         self._end(of_kind("RequestTimeoutError", message))
 
-    async def _watch_client(self, request: Request) -> None:
-        while (await request.receive())["type"] != "http.disconnect":
+    def _begin_watch(self) -> None:
+        self._watch = self._loop.create_task(self._watch_client())
+
+    async def _watch_client(self) -> None:
+        while (await self._request.receive())["type"] != "http.disconnect":
             pass
         self._end(ClientGoneError())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -16,6 +17,7 @@ from .answers import OpenExchanges
 from .errors import install_error_handlers
 from .http_metrics import HttpMetrics
 from .security import install_security
+from .wire_schemas import read_examples
 
 _TAGS = [
     {"name": "OpenAI", "description": "As OpenAI's clients speak, with extensions."},
@@ -27,13 +29,22 @@ _TAGS = [
 ]
 
 
+class _App(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        first = self.openapi_schema is None
+        described = super().openapi()
+        if first:
+            read_examples(described)
+        return described
+
+
 def create_app(service: EngineService, settings: ServerSettings) -> FastAPI:
     """The server's app on a service; it is run on the loop that the service belongs to.
 
     ``app.state`` holds `exchanges` (`OpenExchanges`), `programs` (`ProgramStore`) and `metrics` (`Metrics`): whoever
     ends the server ends with them what is open.
     """
-    app = FastAPI(
+    app = _App(
         title="Palmette",
         description="OpenAI's protocol, and Palmette's own for programs of calls.",
         version=version("palmette"),
@@ -43,12 +54,12 @@ def create_app(service: EngineService, settings: ServerSettings) -> FastAPI:
     app.state.exchanges = OpenExchanges()
     app.state.metrics = Metrics()
     service = MeasuredService(service, app.state.metrics)
-    for module in (models, completions, chat, responses, tokenize, native, operations, page):
-        app.include_router(module.routes(service, settings))
     program_router = programs.routes(service, settings)
     app.state.programs = program_router.store
-    app.include_router(program_router)
+    modules = (chat, completions, responses, native, models, tokenize, operations, page)
+    for router in (*(module.routes(service, settings) for module in modules), program_router):
+        app.router.routes.extend(router.routes)  # one flat list: included routers are searched one by one
     install_error_handlers(app)
-    app.add_middleware(HttpMetrics, metrics=app.state.metrics)
     install_security(app, settings)
+    app.add_middleware(HttpMetrics, metrics=app.state.metrics)  # outermost: what the layers refuse is counted too
     return app

@@ -15,6 +15,7 @@ from palmette.runtime.service import EngineService
 from .answers import Exchange
 from .asked_chat import AskedChat, ChatModel, asked_chat
 from .chat_run import ChatRun, ChatStream
+from .json_route import JsonRoute
 from .openai_models import ChatRequest
 from .responding import json_response
 from .served_model import ServedModel, new_id
@@ -27,7 +28,7 @@ ASIDE_FROM = 64
 
 def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
     """The routes of this module."""
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], route_class=JsonRoute)
     model = ServedModel.of(service.model_info, settings)
     chat_model = ChatModel.of(service)
 

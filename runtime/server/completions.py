@@ -15,6 +15,7 @@ from palmette.runtime.service import EngineService
 from .answers import Exchange
 from .asked_completion import AskedCompletion, CompletionStream
 from .errors import bad_request
+from .json_route import JsonRoute
 from .openai_models import CompletionRequest
 from .responding import json_response
 from .served_model import ServedModel, new_id
@@ -28,7 +29,7 @@ MAX_ANSWERS = 1024
 
 def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
     """The routes of this module."""
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], route_class=JsonRoute)
     model = ServedModel.of(service.model_info, settings)
 
     @router.post("/v1/completions", summary="Go on with a text")

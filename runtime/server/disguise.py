@@ -29,6 +29,10 @@ class SpecialTexts:
         self._first_chars = frozenset(token[0] for token in tokens)
         self._longest = max(map(len, self._beginnings), default=0)
 
+    def begin_in(self, text: str) -> bool:
+        """Whether a special token may begin somewhere in the text; most texts are done with this."""
+        return any(map(text.__contains__, self._first_chars))
+
     def dangers(self, text: str) -> list[str]:
         """What of a text could become a special token in a rendering.
 
@@ -48,10 +52,10 @@ class SpecialTexts:
 
     def _open_end(self, text: str) -> str:
         tail = text[-self._longest :] if self._longest else ""
-        for place, character in enumerate(tail):
-            if character in self._first_chars and tail[place:] in self._beginnings:
-                return tail[place:]
-        return ""
+        if not any(map(tail.__contains__, self._first_chars)):
+            return ""
+        ends = (tail[place:] for place, character in enumerate(tail) if character in self._first_chars)
+        return next((end for end in ends if end in self._beginnings), "")
 
 
 class Disguise:
@@ -62,9 +66,12 @@ class Disguise:
 
     def __init__(self, specials: SpecialTexts, values: Any) -> None:
         self._specials = specials
-        texts = list(_strings(values))
-        dangers = dict.fromkeys(danger for text in texts for danger in specials.dangers(text))
         self._markers: dict[str, str] = {}
+        texts: list[str] = []
+        _gather(values, texts)
+        if not specials.begin_in("\0".join(texts)):
+            return
+        dangers = dict.fromkeys(danger for text in texts for danger in specials.dangers(text))
         if dangers:
             unused = _unused(texts)
             self._markers = {danger: next(unused) for danger in dangers}
@@ -89,17 +96,17 @@ def _unused(texts: list[str]) -> Iterator[str]:
     return (chr(code) for code in _PRIVATE_USE if chr(code) not in taken)
 
 
-def _strings(value: Any) -> Iterator[str]:
-    stack = [value]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, Mapping):
-            stack += value.keys()
-            stack += value.values()
-        elif isinstance(value, list | tuple):
-            stack += value
+def _gather(value: Any, texts: list[str]) -> None:
+    """Collect all strings of a JSON value, keys too. The body's parser has bounded how deep it is."""
+    if isinstance(value, str):
+        texts.append(value)
+    elif isinstance(value, Mapping):
+        texts += value.keys()
+        for each in value.values():
+            _gather(each, texts)
+    elif isinstance(value, list):
+        for each in value:
+            _gather(each, texts)
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:

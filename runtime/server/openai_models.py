@@ -10,7 +10,7 @@ from palmette.constrained.grammar import Grammar
 from palmette.runtime.sampling_params import MAX_LOGPROBS
 
 from .errors import bad_request
-from .sampling_fields import SamplingFields, StrictModel, grammar_of, one_grammar
+from .sampling_fields import GrammarField, SamplingFields, StrictModel, grammar_of, one_grammar
 from .validation import register
 
 MAX_PROMPTS = 1024
@@ -60,6 +60,7 @@ class CompletionRequest(SamplingFields):
             {
                 "regex": grammar_of("regex", Grammar.regex, self.regex),
                 "ebnf": grammar_of("ebnf", Grammar.ebnf, self.ebnf),
+                "grammar": grammar_of("grammar", GrammarField.grammar, self.grammar_),
                 "json_schema": grammar_of("json_schema", Grammar.json_schema, self.json_schema),
             }
         )
@@ -232,6 +233,7 @@ class ChatRequest(SamplingFields):
                 "response_format": grammar_of("response_format", ResponseFormat.grammar, self.response_format),
                 "regex": grammar_of("regex", Grammar.regex, self.regex),
                 "ebnf": grammar_of("ebnf", Grammar.ebnf, self.ebnf),
+                "grammar": grammar_of("grammar", GrammarField.grammar, self.grammar_),
             }
         )
 

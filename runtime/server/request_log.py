@@ -12,8 +12,10 @@ from palmette.runtime.program import Generated, Selected
 
 logger = logging.getLogger("palmette.request")
 
-UNKNOWN_ROUTE = "unknown"
-"""Stands for a path that no route has: it is the client's text, and could be anything."""
+UNKNOWN = "unknown"
+"""Stands for a path that no route has, and for such a method: it is the client's text, and could be anything."""
+
+METHODS = frozenset(("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"))
 
 WATCHING = frozenset(("/health", "/metrics", "/page/state"))
 """Routes that are asked every few seconds: their lines are of level debug where all is well."""
@@ -56,7 +58,7 @@ def log_request(scope: Scope, status: int, elapsed_s: float, first_s: float | No
         elapsed_s: from its arrival to the end of its answer.
         first_s: to the first bytes of its answer, where that says something: for a stream.
     """
-    route = getattr(scope.get("route"), "path", UNKNOWN_ROUTE)
+    route = getattr(scope.get("route"), "path", UNKNOWN)
     level = logging.DEBUG if route in WATCHING and status == 200 else logging.INFO
     if not logger.isEnabledFor(level):
         return
@@ -67,7 +69,7 @@ def log_request(scope: Scope, status: int, elapsed_s: float, first_s: float | No
         "request",
         extra=fields(
             request_id=state.get("request_id"),
-            method=scope["method"] if scope["method"].isalpha() and len(scope["method"]) < 16 else UNKNOWN_ROUTE,
+            method=scope["method"] if scope["method"] in METHODS else UNKNOWN,
             route=route,
             status=status,
             prompt_tokens=counts.prompt if counts else None,

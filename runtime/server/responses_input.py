@@ -13,6 +13,7 @@ from .responses_models import InputItem, InputPart, ResponsesRequest
 from .sampling_fields import SamplingFields
 
 _KINDS = ("message", "function_call", "function_call_output", "reasoning")
+_ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "reasoning_text": "text", "summary_text": "text"}
 _NOT_SHARED = frozenset(("n", "store", "metadata", "stream_options"))
 _FIELDS = {
@@ -53,7 +54,7 @@ class Conversation:
             self._add_call(item, at)
         elif kind == "function_call_output":
             call_id = _needed(item.call_id, f"{at}.call_id")
-            output = item.output if isinstance(item.output, str) else _parts(item.output, f"{at}.output")
+            output = _parts(item.output, f"{at}.output")
             self._append({"role": "tool", "tool_call_id": call_id, "content": output}, at)
         else:
             parts = [*(item.content if isinstance(item.content, list) else ()), *(item.summary or ())]
@@ -65,7 +66,9 @@ class Conversation:
 
     def _add_message(self, item: InputItem, at: str) -> None:
         role = _needed(item.role, f"{at}.role")
-        content = item.content if isinstance(item.content, str) else _parts(item.content, f"{at}.content")
+        if role not in _ROLES:
+            raise bad_request(f"{at}.role must be one of {', '.join(_ROLES)}, not {role!r}", param=f"{at}.role")
+        content = _parts(item.content, f"{at}.content")
         is_first_system = role in ("system", "developer") and len(self.messages) == 1
         if is_first_system and isinstance(content, str) and self.messages[0]["role"] == "system":
             self.messages[0]["content"] += f"\n\n{content}"  # templates know one system message
@@ -143,14 +146,16 @@ def renamed(error: ApiError, conversation: Conversation) -> ApiError:
     return ApiError(error.status_code, message, param=param, code=error.code, headers=error.headers)
 
 
-def _parts(parts: str | list[InputPart] | None, at: str) -> list[dict[str, Any]]:
+def _parts(parts: str | list[InputPart] | None, at: str) -> str | list[dict[str, Any]]:
+    """A content: one text, unless parts of it are to be refused with their places."""
     if parts is None:
         raise bad_request(f"{at} is missing", param=at)
-    return [
-        {"type": _TEXT_PARTS.get(part.type, part.type), "text": part.text, "refusal": part.refusal}
-        for part in parts
-        if isinstance(part, InputPart)
-    ]
+    if isinstance(parts, str):
+        return parts
+    kinds = [_TEXT_PARTS.get(part.type, part.type) for part in parts]
+    if all(kind == "text" and part.text is not None for kind, part in zip(kinds, parts, strict=True)):
+        return "".join(part.text or "" for part in parts)
+    return [{"type": kind, "text": part.text, "refusal": part.refusal} for kind, part in zip(kinds, parts, strict=True)]
 
 
 def _needed(value: str | None, at: str) -> str:

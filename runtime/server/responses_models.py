@@ -41,7 +41,7 @@ class InputItem(StrictModel):
 
     type: str | None = Field(None, description="message, function_call, function_call_output or reasoning.")
     id: str | None = None
-    role: Literal["user", "assistant", "system", "developer"] | None = None
+    role: str | None = Field(None, description="user, assistant, system or developer.")
     content: str | list[InputPart] | None = None
     call_id: str | None = None
     name: str | None = None

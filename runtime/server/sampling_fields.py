@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -36,6 +36,18 @@ class StrictModel(BaseModel):
     """Takes no field that it does not know, and no value of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+
+
+class GrammarField(StrictModel):
+    """A grammar of any kind, as the native protocol writes it."""
+
+    kind: Literal["regex", "json_schema", "choices", "ebnf", "lark", "structural_tag", "reasoning"]
+    source: str = Field(description="The pattern of a regex; what describes any other kind as JSON text.")
+    options: str = Field("", description="Of a JSON schema, those that are not at their default, as JSON text.")
+
+    def grammar(self) -> Grammar:
+        """The grammar that this writes."""
+        return Grammar(self.kind, self.source, self.options)
 
 
 class StreamOptions(StrictModel):
@@ -82,6 +94,9 @@ class SamplingFields(IgnoredFields):
     stop_token_ids: list[int] | None = Field(None, description="Extension: the answer ends at these tokens.")
     regex: str | None = Field(None, description="Extension: the answer matches this pattern in full.")
     ebnf: str | None = Field(None, description="Extension: the answer matches this grammar, whose start is `root`.")
+    grammar_: GrammarField | None = Field(
+        None, alias="grammar", description="Extension: the answer matches this grammar, of any kind that there is."
+    )
     cache_salt: str | None = Field(None, max_length=1024, description="Extension: who shares prefixes with whom.")
     priority: int | None = Field(None, ge=-(1 << 31), lt=1 << 31, description="Extension: higher goes first.")
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False, description="Extension: seconds to the end.")

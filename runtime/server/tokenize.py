@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from palmette.runtime.server_settings import ServerSettings
@@ -16,6 +17,7 @@ from palmette.runtime.tokenizer import Piece
 
 from .chat_prompt import ChatPrompts
 from .errors import bad_request, refused
+from .json_route import JsonRoute
 from .openai_models import ChatMessage, TokenIds
 from .responding import json_response
 from .sampling_fields import StrictModel
@@ -63,13 +65,13 @@ register(TokenizeRequest, DetokenizeRequest)
 
 def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
     """The routes of this module."""
-    router = APIRouter(tags=["tokens"])
+    router = APIRouter(tags=["tokens"], route_class=JsonRoute)
     model = ServedModel.of(service.model_info, settings)
     prompts = ChatPrompts.of(service.model_info)
     tokenizer = service.tokenizer
 
     @router.post("/tokenize", summary="Text to token ids")
-    async def tokenize(body: TokenizeRequest) -> Response:
+    async def tokenize(request: Request, body: TokenizeRequest) -> Response:
         """Token ids of a text, or of a conversation under the model's chat template: those a request would get."""
         model.check(body.model)
         pieces = _pieces(body, prompts)
@@ -81,7 +83,7 @@ def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
         return json_response(answer)
 
     @router.post("/detokenize", summary="Token ids to text")
-    async def detokenize(body: DetokenizeRequest) -> Response:
+    async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
         """The text of token ids, with the names of special tokens."""
         model.check(body.model)
         if body.tokens and (largest := max(body.tokens)) >= model.info.vocab_size:

@@ -60,7 +60,8 @@ class FunctionTool:
     @property
     def template_value(self) -> dict[str, Any]:
         """The tool in the form that chat templates take."""
-        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        described = {"description": self.description} if self.description else {}
+        function = {"name": self.name, **described, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
 

@@ -35,7 +35,7 @@ def validation_error(error: RequestValidationError) -> tuple[str, str | None]:
     if not found:
         return "the request is not valid", None
     if found[0]["type"] == "json_invalid":
-        return f"the body is not valid JSON: {found[0]['ctx']['error']} at character {found[0]['loc'][-1]}", None
+        return f"the body is not valid JSON: {found[0]['ctx']['error']}", None
     by_field: dict[str, list[ErrorDetails]] = {}
     for each in found:
         by_field.setdefault(_field(each, error.body), []).append(each)

@@ -11,10 +11,24 @@ from palmette.runtime.program import Event
 
 
 def json_body(body_type: Any, examples: Sequence[Any]) -> dict[str, Any]:
-    """The request body of a route that decodes it as `body_type`: what goes into `openapi_extra`."""
-    named = {f"example {place + 1}": {"value": example} for place, example in enumerate(examples)}
+    """The request body of a route that decodes it as `body_type`: what goes into `openapi_extra`.
+
+    The examples are JSON in strings, as FastAPI drops every null from its page; `read_examples` makes them values.
+    """
+    texts = [msgspec.json.encode(example).decode() for example in examples]
+    named = {f"example {place + 1}": {"value": text} for place, text in enumerate(texts)}
     content = {"schema": schema_of(body_type), "examples": named}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
+def read_examples(page: Mapping[str, Any]) -> None:
+    """Make the examples of `json_body` values on a page that FastAPI has made."""
+    for operations in page["paths"].values():
+        for operation in operations.values():
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            for example in content.get("examples", {}).values():
+                if isinstance(example["value"], str):
+                    example["value"] = msgspec.json.decode(example["value"])
 
 
 def event_responses() -> dict[int | str, dict[str, Any]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
 from tests.native_server import ServedEngine
 
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import asks the network for prices
 litellm = pytest.importorskip("litellm", reason="252 MB with what it needs; pip install litellm")
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:pydantic")

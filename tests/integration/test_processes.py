@@ -27,6 +27,7 @@ from palmette.lang.backend import checked_backend
 from palmette.runtime import launch
 from palmette.runtime.engine import Engine
 from palmette.runtime.errors import EngineError, ModelLoadError, RequestError
+from palmette.runtime.messages import SessionOptions
 from palmette.runtime.program import Event, Failed, Generate, Generated, Node, Reference, Select, Selected, Text
 from palmette.runtime.runtime_client import Runtime
 from palmette.runtime.sampling_params import SamplingParams
@@ -172,6 +173,22 @@ def test_wrong_nodes_are_refused_at_the_call(runtime: Runtime, nodes: Sequence[N
     listener.wait([6])
     assert isinstance(listener.done[6], Generated)
     session.close()
+
+
+def test_options_are_checked_and_kept(runtime: Runtime) -> None:
+    """Text that is no text is refused at the call; a program with a salt does not share a prefix."""
+    with pytest.raises(RequestError, match="options of the program cannot be sent"):
+        runtime.open(print, SessionOptions(cache_salt="\ud800"))
+    nodes: list[Node] = [Text(0, None, "A tree has one trunk and many branches"), Generate(1, 0, GREEDY)]
+    run_tree(runtime, nodes)
+    listener = Listener()
+    session = runtime.open(listener, SessionOptions(cache_salt="mine", priority=3))
+    session.extend(nodes)
+    listener.wait([1])
+    session.close()
+    done = listener.done[1]
+    assert isinstance(done, Generated)
+    assert done.completions[0].cached_tokens == 0
 
 
 def test_abort_and_close_end_what_runs(runtime: Runtime) -> None:
@@ -498,6 +515,17 @@ def test_the_server_is_where_the_runtime_says(runtime: Runtime) -> None:
     assert runtime.model_info.name in body.decode()
 
 
+def test_half_a_character_is_the_callers_mistake(runtime: Runtime) -> None:
+    """JSON can spell what no message can carry."""
+    body = b'{"prompt": "a", "max_tokens": 2, "stop": ["\\ud800"]}'
+    request = urllib.request.Request(f"{runtime.url}/v1/completions", body, {"Content-Type": "application/json"})
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=LIMIT_S)
+    with caught.value as error:
+        assert error.code == 400
+        assert b'"error"' in error.read()
+
+
 def test_an_api_key_is_asked_for(tmp_path: Path) -> None:
     """It reaches the server without the command line."""
     with fake_runtime(tmp_path, server=ServerSettings(api_key="sk-abc")) as runtime:
@@ -512,7 +540,7 @@ def test_sigterm_lets_open_requests_end(tmp_path: Path) -> None:
     """The server takes no more, answers what it has, and goes; so does the rest."""
     with fake_runtime(tmp_path, step_s=0.005) as runtime:
         answers: list[tuple[int, bytes]] = []
-        body = b'{"model": "model", "prompt": "a", "max_tokens": 200, "ignore_eos": true}'
+        body = b'{"model": "m", "prompt": "a", "max_tokens": 200, "ignore_eos": true}'
 
         def ask() -> None:
             request = urllib.request.Request(

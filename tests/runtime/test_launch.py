@@ -18,9 +18,11 @@ from palmette.constrained.errors import PalmetteError
 from palmette.runtime import EngineConfig, launch
 from palmette.runtime.config import DType, EngineSettings, ModelImpl
 from palmette.runtime.errors import ModelLoadError, RequestError
+from palmette.runtime.launch import ServerOptions
 from palmette.runtime.models import UnsupportedModelError
 from palmette.runtime.program import Failed, Generate, Generated, Text
 from palmette.runtime.sampling_params import SamplingParams
+from palmette.runtime.server_settings import ServerSettings
 from palmette.runtime.tokenizer import Tokenizer
 from palmette.runtime.weights import open_checkpoint
 
@@ -29,6 +31,11 @@ def test_launch_takes_every_setting() -> None:
     """The typed keyword arguments of `launch` are the fields of `EngineConfig`."""
     fields = {field.name for field in dataclasses.fields(EngineConfig)}
     assert fields == {"model"} | EngineSettings.__annotations__.keys()
+
+
+def test_launch_takes_every_setting_of_a_server() -> None:
+    """The typed keyword arguments of `launch` are the fields of `ServerSettings` too."""
+    assert {field.name for field in dataclasses.fields(ServerSettings)} == ServerOptions.__annotations__.keys()
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_deep_trees_need_no_recursion() -> None:
     """A tree of thousands of nodes on one path is ordered."""
     sequence = [3 + i % 40 for i in range(4000)]
     memory = cached(sequence, num_pages=10_000)
-    for length in range(1, 4000, 2):
+    for length in range(3999, 0, -2):
         cache(memory, [*sequence[:length], 1])
     waiting = requests([*sequence, 1], sequence[:9])
     assert names(HeaviestSubtreeFirst(memory).order(waiting)) == "10"
@@ -143,7 +143,7 @@ def test_deep_trees_need_no_recursion() -> None:
 def test_every_policy_offers_everybody_once(name: Policy, lengths: list[int]) -> None:
     """An order leaves nobody out and invents nobody."""
     waiting = requests(*prefixes(*lengths))
-    ordered = queue_policy(name, cached(LONG, LONG[:9] + [2, 2]), 7).order(waiting)
+    ordered = queue_policy(name, cached(LONG, [*LONG[:9], 2, 2]), 7).order(waiting)
     assert sorted(request.arrival for request in ordered) == list(range(len(lengths)))
 
 
@@ -168,19 +168,22 @@ def test_without_a_cache_there_is_nothing_to_match() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"policy": "dfs_weight"}, "policy must be one of fcfs, lpm, dfs-weight, random, not 'dfs_weight'; did you mean 'dfs-weight'?"),
+        (
+            {"policy": "dfs_weight"},
+            "one of fcfs, lpm, dfs-weight, random, not .dfs_weight.; did you mean .dfs-weight.?",
+        ),
         ({"policy": None}, "not None"),
         ({"max_wait_s": -1}, "max_wait_s must be a number of seconds from 0 to 1e"),
         ({"max_wait_s": None}, "max_wait_s must be a number of seconds from 0 to 1e[+]06, not None"),
         ({"max_wait_s": float("nan")}, "not nan"),
         ({"max_wait_s": True}, "not True"),
         ({"max_wait_s": "2"}, "not '2'"),
-        ({"request_timeout_s": 0}, "request_timeout_s must be a number of seconds from 0.001 to 1e[+]06, or None, not 0"),
+        ({"request_timeout_s": 0}, "request_timeout_s must be a number of seconds from 0.001 to 1e[+]06, or None"),
         ({"request_timeout_s": float("inf")}, "not inf"),
         ({"max_queued_requests": 0}, "max_queued_requests must be a whole number of at least 1, not 0"),
         ({"max_queued_requests": 1.5}, "not 1.5"),
     ],
-)  # fmt: skip
+)
 def test_settings_are_checked(settings: dict[str, object], message: str) -> None:
     """A wrong setting is refused with its name, what is allowed, and what was given."""
     with pytest.raises(RequestError, match=message):

@@ -267,13 +267,110 @@ def test_the_eviction_queue_does_not_grow_with_use() -> None:
     assert len(tree.cache._queue) < 200
 
 
+# -- name spaces ----------------------------------------------------------------------------------------------------
+
+
+def test_a_prefix_is_found_in_its_own_name_space_only() -> None:
+    """The same tokens in two name spaces are two sequences with pages of their own."""
+    tree = Tree()
+    own = tree.pool.alloc(3)
+    assert tree.cache.insert(ids(1, 2, 3), own, "x").present == 0
+    assert tree.match(1, 2, 3) == []
+    assert tree.put(1, 2, 3) != own.tolist()
+    assert tree.cache.match_prefix(ids(1, 2, 3), "x").pages.tolist() == own.tolist()
+    assert tree.cache.match_prefix(ids(1, 2, 3), "y").length == 0
+    tree.check()
+
+
+def test_no_name_space_reads_as_another_one() -> None:
+    """Neither names that begin alike, nor bytes that look like tokens, nor surrogates can be mixed up."""
+    tree = Tree(num_pages=64, page_size=2)
+    names = ["", "x", "xx", "\x01\x00\x00\x00", "\x01\x00\x00\x00\x02\x00\x00\x00", "\ud800", "é"]
+    for place, name in enumerate(names):
+        pages = tree.pool.alloc(2)
+        assert tree.cache.insert(ids(1, 2, 1, 2), pages, name).present == 0, place
+    tree.check()
+    found = [tree.cache.match_prefix(ids(1, 2, 1, 2), name).pages.tolist() for name in names]
+    assert len({tuple(pages) for pages in found}) == len(names)
+
+
+def test_splits_and_merges_stay_in_their_name_space() -> None:
+    """A first node that is split, and joined again, is still found by its name space."""
+    tree = Tree()
+    pages = tree.pool.alloc(3)
+    tree.cache.insert(ids(1, 2, 3), pages, "x")
+    handle = tree.cache.lock(tree.cache.match_prefix(ids(1, 9), "x"))
+    tree.check()
+    assert tree.keys() == [[1], [2, 3]]
+    tree.cache.unlock(handle)
+    tree.check()
+    assert tree.keys() == [[1, 2, 3]]
+    assert tree.cache.match_prefix(ids(1, 2, 3), "x").pages.tolist() == pages.tolist()
+
+
+def test_name_spaces_share_one_order_of_use_and_leave_nothing_behind() -> None:
+    """An eviction takes what was used longest ago, whosever it is; an empty name space is gone."""
+    tree = Tree()
+    for name in "xyz":
+        tree.cache.insert(ids(1, 2), tree.pool.alloc(2), name)
+    tree.cache.unlock(tree.cache.lock(tree.cache.match_prefix(ids(1, 2), "x")))
+    assert tree.evict(2) == 2
+    assert [tree.cache.match_prefix(ids(1, 2), name).length for name in "xyz"] == [2, 0, 2]
+    tree.evict(64)
+    assert not tree.cache._root.children
+    assert tree.cache.num_nodes == 0
+
+
+# -- pictures -------------------------------------------------------------------------------------------------------
+
+
+def test_a_picture_shows_the_most_used_first() -> None:
+    """Nodes that requests use, then the last used; a parent before its children; the rest is counted."""
+    tree = Tree()
+    tree.put(1, 2, 3)
+    tree.put(1, 2, 4)
+    tree.put(*range(10, 40))
+    tree.put(7, 7)
+    tree.lock(1, 2, 3)
+    shown = tree.cache.describe(4)
+    assert [(node.parent, node.tokens, node.token_ids[:2], node.locks) for node in shown.nodes] == [
+        (-1, 2, (1, 2), 1),
+        (0, 1, (3,), 1),
+        (-1, 2, (7, 7), 0),
+        (-1, 30, (10, 11), 0),
+    ]
+    assert shown.left_out == 1
+    assert len(shown.nodes[3].token_ids) == 16
+    assert tree.cache.describe(0).left_out == 5
+    assert tree.cache.describe(100).left_out == 0
+
+
+def test_a_picture_of_a_deep_tree_needs_no_recursion() -> None:
+    """Thousands of nodes on one path, and the parents are right."""
+    depth = 2000
+    tree = Tree(num_pages=2 * depth)
+    pages = tree.pool.alloc(depth)
+    sequence = list(range(10, 10 + depth))
+    tree.cache.insert(ids(*sequence), pages)
+    for n in range(depth - 1, 0, -1):
+        tree.cache.insert(ids(*sequence[:n], 1), np.concatenate([pages[:n], tree.pool.alloc(1)]))
+    shown = tree.cache.describe(10_000)
+    assert shown.left_out == 0
+    assert len(shown.nodes) == 2 * depth - 1
+    assert all(node.parent < place for place, node in enumerate(shown.nodes))
+
+
+SPACES = st.sampled_from(["", "", "x", "y"])
+
+
 class CacheMachine(RuleBasedStateMachine):
     """Random use of one cache. The model: which prefix every page holds, and which sequences are locked."""
 
     def __init__(self) -> None:
         super().__init__()
         self.holds: dict[int, tuple[int, ...]] = {}  # page -> the tokens up to its end
-        self.handles: list[tuple[RadixNode, tuple[int, ...]]] = []
+        self.spaces: dict[int, str] = {}  # page -> its name space
+        self.handles: list[tuple[RadixNode, tuple[int, ...], str]] = []
 
     @initialize(page_size=st.sampled_from([1, 2, 4]))
     def begin(self, page_size: int) -> None:
@@ -281,50 +378,51 @@ class CacheMachine(RuleBasedStateMachine):
         self.pool = KVPool(24, page_size)
         self.cache = RadixCache(self.pool)
 
-    def spell(self, pages: Sequence[int]) -> tuple[int, ...]:
+    def spell(self, pages: Sequence[int], space: str) -> tuple[int, ...]:
         """The tokens of a run of pages, after checking that each holds the prefix that the run spells."""
         for count, page in enumerate(pages, 1):
+            assert self.spaces[page] == space
             assert len(self.holds[page]) == count * self.size
             assert self.holds[pages[count - 2]] == self.holds[page][: -self.size] or count == 1
         return self.holds[pages[-1]] if pages else ()
 
-    def alloc(self, tokens: Int32Array) -> Int32Array:
+    def alloc(self, tokens: Int32Array, space: str) -> Int32Array:
         """Pages for a whole sequence, written as a model would."""
         pages = self.pool.alloc(len(tokens) // self.size)
         for count, page in enumerate(pages.tolist(), 1):
-            self.holds[page] = tuple(tokens[: count * self.size].tolist())
+            self.holds[page], self.spaces[page] = tuple(tokens[: count * self.size].tolist()), space
         return pages
 
-    @rule(tokens=st.lists(st.integers(0, 2), max_size=16))
-    def insert(self, tokens: list[int]) -> None:
+    @rule(tokens=st.lists(st.integers(0, 2), max_size=16), space=SPACES)
+    def insert(self, tokens: list[int], space: str) -> None:
         whole = ids(*tokens[: len(tokens) // self.size * self.size])
         needed = len(whole) // self.size
         self.cache.evict(needed - self.pool.free_pages)
         if needed > self.pool.free_pages:
             return
-        known = len(self.cache.match_prefix(whole).pages)
-        pages = self.alloc(whole)
-        insertion = self.cache.insert(whole, pages)
+        known = len(self.cache.match_prefix(whole, space).pages)
+        pages = self.alloc(whole, space)
+        insertion = self.cache.insert(whole, pages, space)
         assert insertion.present == known
-        assert self.spell(insertion.match.pages.tolist()) == tuple(whole.tolist())
+        assert self.spell(insertion.match.pages.tolist(), space) == tuple(whole.tolist())
         self.pool.free(pages[:known])
-        assert np.array_equal(self.cache.match_prefix(whole).pages, insertion.match.pages)
+        assert np.array_equal(self.cache.match_prefix(whole, space).pages, insertion.match.pages)
 
-    @rule(tokens=st.lists(st.integers(0, 2), max_size=20))
-    def match(self, tokens: list[int]) -> None:
-        match = self.cache.match_prefix(ids(*tokens))
+    @rule(tokens=st.lists(st.integers(0, 2), max_size=20), space=SPACES)
+    def match(self, tokens: list[int], space: str) -> None:
+        match = self.cache.match_prefix(ids(*tokens), space)
         assert match.length == len(match.pages) * self.size
-        assert self.spell(match.pages.tolist()) == tuple(tokens[: match.length])
+        assert self.spell(match.pages.tolist(), space) == tuple(tokens[: match.length])
 
-    @rule(tokens=st.lists(st.integers(0, 2), max_size=16))
-    def lock(self, tokens: list[int]) -> None:
-        match = self.cache.match_prefix(ids(*tokens))
-        self.handles.append((self.cache.lock(match), tuple(tokens[: match.length])))
+    @rule(tokens=st.lists(st.integers(0, 2), max_size=16), space=SPACES)
+    def lock(self, tokens: list[int], space: str) -> None:
+        match = self.cache.match_prefix(ids(*tokens), space)
+        self.handles.append((self.cache.lock(match), tuple(tokens[: match.length]), space))
 
     @rule(data=st.data())
     def unlock(self, data: st.DataObject) -> None:
         if self.handles:
-            handle, _ = self.handles.pop(data.draw(st.integers(0, len(self.handles) - 1)))
+            handle, _, _ = self.handles.pop(data.draw(st.integers(0, len(self.handles) - 1)))
             self.cache.unlock(handle)
 
     @rule(pages=st.integers(0, 10))
@@ -343,8 +441,11 @@ class CacheMachine(RuleBasedStateMachine):
         self.pool.check_invariants()
         self.cache.check_invariants()
         self.pool.check_conservation([self.cache.pages()])
-        for handle, tokens in self.handles:
-            assert self.spell(self.cache.path_pages(handle).tolist()) == tokens
+        for handle, tokens, space in self.handles:
+            assert self.spell(self.cache.path_pages(handle).tolist(), space) == tokens
+        whole = self.cache.describe(1 << 20)
+        assert (len(whole.nodes), whole.left_out) == (self.cache.num_nodes, 0)
+        assert all(node.parent < place for place, node in enumerate(whole.nodes))
 
 
 CacheMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40)

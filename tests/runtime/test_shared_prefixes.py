@@ -71,8 +71,10 @@ def by_comparing_all(request: Request, others: list[Request], matched: int, page
 
 
 PROMPTS = st.builds(
-    lambda trunk, tail: [256 + trunk] * 5 + tail, st.integers(0, 2), st.lists(st.sampled_from([3, 256, 259, 65536]), min_size=1, max_size=12)
-)  # fmt: skip
+    lambda trunk, tail: [256 + trunk] * 5 + tail,
+    st.integers(0, 2),
+    st.lists(st.sampled_from([3, 256, 259, 65536]), min_size=1, max_size=12),
+)
 
 
 @given(st.lists(PROMPTS, max_size=8), PROMPTS, st.integers(0, 4), st.sampled_from([1, 2, 4]))

@@ -77,6 +77,7 @@ function take(state) {
   $("main").hidden = false;
   if (last !== null && state.stats.steps < last.stats.steps) { last = null; samples = []; }  // the server began anew
   if (last !== null && state.time_s > last.time_s) sample(last, state);
+  for (const link of document.querySelectorAll("nav a")) link.hidden = sessionStorage.getItem(KEY) !== null;  // no browser sends it along
   set("model", state.model);
   tiles(state);
   pool(state);
@@ -142,16 +143,16 @@ function pool({ stats, pages_used }) {
 // -- charts --------------------------------------------------------------------------------------------------------
 
 const CHARTS = [
-  { id: "output", parts: [["a", "output", "generated"]], unit: "" },
-  { id: "prompt", parts: [["a", "computed", "computed"], ["b", "reused", "reused"]], unit: "" },
-  { id: "requests", parts: [["a", "running", "running"], ["c", "waiting", "waiting"]], unit: "" },
+  { id: "output", parts: [["a", "output", "generated"]], format: rate },
+  { id: "prompt", parts: [["a", "computed", "computed"], ["b", "reused", "reused"]], format: rate },
+  { id: "requests", parts: [["a", "running", "running"], ["c", "waiting", "waiting"]], format: count },
 ];
 
 function charts(now) {
   for (const chart of CHARTS) draw(chart, now);
 }
 
-function draw({ id, parts, unit }, now) {
+function draw({ id, parts, format }, now) {
   const svg = $(`${id}-chart`), width = svg.clientWidth || 300, height = 110, left = 36, bottom = 16;
   const top = ceiling(Math.max(1, ...samples.map((each) => parts.reduce((total, [, name]) => total + each[name], 0))));
   const x = (time) => left + (width - left) * (1 - (now - time) / WINDOW_S);
@@ -166,7 +167,7 @@ function draw({ id, parts, unit }, now) {
   let floor = samples.map(() => 0);
   for (const [kind, name] of parts) {
     const tops = samples.map((each, place) => floor[place] + Math.max(0, each[name]));
-    if (samples.length > 1) {
+    if (samples.length > 1 && (kind === "a" || samples.some((each) => each[name] > 0))) {
       const along = samples.map((each, place) => `${x(each.time).toFixed(1)},${y(tops[place]).toFixed(1)}`);
       const back = samples.map((each, place) => `${x(each.time).toFixed(1)},${y(floor[place]).toFixed(1)}`).reverse();
       drawn.push(element("path", { class: `area-${kind}`, d: `M${along.join("L")}L${back.join("L")}Z` }));
@@ -177,12 +178,12 @@ function draw({ id, parts, unit }, now) {
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.replaceChildren(...drawn);
   const current = samples[samples.length - 1];
-  set(`${id}-value`, current ? `${rate(parts.reduce((total, [, name]) => total + current[name], 0))} ${unit}` : "");
+  set(`${id}-value`, current ? format(parts.reduce((total, [, name]) => total + current[name], 0)) : "");
   svg.onpointermove = (event) => {
     const time = now - WINDOW_S * (1 - (event.offsetX - left) / (width - left));
     const near = samples.reduce((best, each) => (best && Math.abs(best.time - time) < Math.abs(each.time - time) ? best : each), null);
     if (near === null) return;
-    const lines = parts.map(([, name, label]) => `${label}: ${rate(near[name])} ${unit}`);
+    const lines = parts.map(([, name, label]) => `${label}: ${format(near[name])}`);
     showTip(event.clientX, event.clientY, null, [...lines, `${Math.round(now - near.time)} s ago`]);
   };
   svg.onpointerleave = hideTip;

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .batch import batch
+from .bench import bench
 from .env import env
 from .generate import generate
 from .grammar import grammar
@@ -30,6 +31,7 @@ app.command()(generate)
 app.command(cls=ServeCommand)(serve)
 app.add_typer(grammar, name="grammar")
 app.add_typer(models, name="models")
+app.add_typer(bench, name="bench")
 app.command()(env)
 
 

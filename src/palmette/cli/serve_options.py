@@ -26,6 +26,7 @@ _UNSET = {
     "attention_backend": "the device's best",
     "model_name": "the one it was loaded by",
     "request_timeout_s": "any time",
+    "overlap": "where a GPU computes",
 }
 COMMAND_OPTIONS = {
     "config": "A settings file (TOML); also PALMETTE_CONFIG",

@@ -54,7 +54,8 @@ def client(server: ServedEngine) -> Iterator[openai.OpenAI]:
 
 def created(client: openai.OpenAI, **fields: Any) -> Any:
     """A response; greedy and short unless `fields` say otherwise."""
-    return client.responses.create(**{"model": "default", "temperature": 0, "max_output_tokens": 12} | fields)
+    asked: dict[str, Any] = {"model": "default", "temperature": 0, "max_output_tokens": 12} | fields
+    return client.responses.create(**asked)
 
 
 def events_of(client: openai.OpenAI, **fields: Any) -> list[Any]:
@@ -331,9 +332,12 @@ def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI
     config["chat_template"] = CHAT_TEMPLATE.replace("assistant\n'", "assistant\n<think>\n'")
     assert "<think>" in config["chat_template"]
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with launch(str(folder), seed=0, max_total_tokens=4_000, processes=False) as engine, served(engine) as running:
-        with openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
-            yield client
+    with (
+        launch(str(folder), seed=0, max_total_tokens=4_000, processes=False) as engine,
+        served(engine) as running,
+        openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield client
 
 
 def test_reasoning_comes_first(thinking: openai.OpenAI) -> None:
