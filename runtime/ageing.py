@@ -6,10 +6,13 @@ when one whose turn comes later begins to run.
 
 **The bound.** From `max_wait_s` after a request was first passed over it is *aged*, and no request whose turn comes
 later begins before it: aged requests go first, in turn, and while the first of them does not fit nothing is admitted.
-So it waits no longer than
+There is one exception: where a running request is just computing a prefix of it, it lets others go first until that is
+done, once. (If it began at once it would compute that prefix itself, and others would begin beside it.) So it waits no
+longer than
 
 - the work ahead of it when it came takes: what ran then, and what waited whose turn came before,
 - `max_wait_s`, in which it is passed over,
+- the time in which one running request computes a prefix for it,
 - and what is left, at the end of these, of the runs of those that passed it: they keep their slots and pages.
 
 Nothing here is an estimate. Before it is first passed over, and after it has aged, only work ahead of it is admitted.

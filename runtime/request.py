@@ -84,6 +84,7 @@ class Request:
         deadline_s: when it fails if it has not ended, by the scheduler's clock; None never.
         passed_s: when a request whose turn came later first began before this one; None never.
         aged: that is so long ago that it may not happen again.
+        waits_for: while it waits and is aged: who computes, or computed, the prefix that it let others go first for.
         max_output: most tokens of output: max_tokens, or less where the context is shorter.
         stop_ids: tokens that end the output.
         slot: index in the runner's per-request buffers while running.
@@ -127,6 +128,7 @@ class Request:
     deadline_s: float | None = field(default=None, init=False)
     passed_s: float | None = field(default=None, init=False)
     aged: bool = field(default=False, init=False)
+    waits_for: Request | None = field(default=None, init=False)
     max_output: int = field(init=False)
     slot: int = field(default=-1, init=False)
     num_computed: int = field(default=0, init=False)

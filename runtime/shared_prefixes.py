@@ -37,12 +37,12 @@ class SharedPrefixes:
         entry = (request.token_ids[: request.end].tobytes(), request.arrival, request)
         bisect.insort(self._sorted.setdefault(request.namespace, []), entry, key=_bytes)
 
-    def worth_waiting(self, request: Request, matched: int) -> bool:
-        """Whether a waiting request should wait for a prefix that one of these is to compute.
+    def worth_waiting(self, request: Request, matched: int) -> Request | None:
+        """Who of these is to compute a prefix that a waiting request should wait for; None where nobody is.
 
-        True where that has whole pages still to compute that the request could then take from the radix cache: at least
-        `SHARED_TOKENS` tokens or half of its own. The other one runs, so the wait ends: the prefix is in the tree, or
-        the other one no longer computes it. To wait takes no longer than to compute the prefix.
+        That one has whole pages still to compute that the request could then take from the radix cache: at least
+        `SHARED_TOKENS` tokens or half of its own. It runs, so the wait ends: the prefix is in the tree, or it is no
+        longer being computed.
 
         Args:
             matched: tokens of the request's own that are in the radix cache now.
@@ -51,14 +51,14 @@ class SharedPrefixes:
         most = request.longest_prefix
         worthwhile = max(self._page_size, min(SHARED_TOKENS, len(request.token_ids) // 2))
         if not prompts or most - matched < worthwhile:
-            return False
+            return None
         own = request.token_ids[:most].tobytes()
         place = bisect.bisect(prompts, own, key=_bytes)
         for data, _, other in prompts[max(0, place - 1) : place + 1]:
             shared = _shared_bytes(own, data) // 4 // self._page_size * self._page_size
             if shared - matched >= worthwhile and other.num_computed < shared:
-                return True
-        return False
+                return other
+        return None
 
 
 def _bytes(entry: tuple[bytes, int, Request]) -> bytes:

@@ -106,14 +106,11 @@ class WaitingQueue:
     def _offer(
         self, request: Request, budget: AdmissionBudget, computing: SharedPrefixes, admission: Admission
     ) -> bool:
-        """Admit a request if it fits; False where nobody behind it may be admitted.
-
-        That is where it must have the memory that is left, and where an aged one waits for a prefix.
-        """
+        """Admit a request if it fits; False where it must have the memory that is left before anybody behind it."""
         memory = self._memory
         match = memory.match(request)
-        if match and computing.worth_waiting(request, match.length):
-            return not request.aged
+        if match and self._holds(request, computing.worth_waiting(request, match.length)):
+            return True
         memory.attach(request, match)
         if budget.fits(request):
             admission.rows.append(self._start(request, budget))
@@ -124,8 +121,18 @@ class WaitingQueue:
             admission.too_large.append(request)
         return budget.nothing_runs
 
+    def _holds(self, request: Request, other: Request | None) -> bool:
+        """Whether a request lets others go first until `other` has computed a prefix for it. An aged one does so once.
+
+        If it began at once it would compute that prefix itself, and others would begin beside it all the same.
+        """
+        if request.aged and request.waits_for is None:
+            request.waits_for = other
+        return other is not None and (not request.aged or request.waits_for is other)
+
     def _start(self, request: Request, budget: AdmissionBudget) -> Row:
         request.move_to("running")
+        request.waits_for = None
         self._running.add(request)
         row = Row(request, budget.take(request))
         self._memory.reserve(request, row.count)

@@ -72,11 +72,14 @@ async def _serve(
     server = HttpServer(app, settings)
     serving = await server.begin(listener)
 
+    def end() -> None:
+        app.state.programs.close("the server ends")
+        server.drain(0.0)
+
     def stop() -> None:
         with contextlib.suppress(RuntimeError):  # it has ended already
-            loop.call_soon_threadsafe(server.drain, 0.0)
+            loop.call_soon_threadsafe(end)
 
     url = f"{settings.scheme}://127.0.0.1:{listener.getsockname()[1]}"
     started.put(ServedEngine(url, app, loop, stop))
     await serving
-    app.state.programs.close("the server ends")

@@ -46,7 +46,7 @@ def test_launch_stays_a_function() -> None:
 VIOLATIONS = {
     "constrained/planted_import.py": "import llguidance, msgspec\nimport palmette.runtime.program\n",
     "runtime/planted_import.py": (
-        "import gguf, huggingface_hub, pydantic, rich, transformers, triton\nimport palmette.lang.backend\n"
+        "import gguf, huggingface_hub, pydantic, rich, transformers, triton, zmq\nimport palmette.lang.backend\n"
     ),
     "runtime/clock.py": "import torch\n",
     "lang/planted_import.py": "import torch\nimport palmette.runtime.batch\n",

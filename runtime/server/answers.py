@@ -18,7 +18,6 @@ from palmette.runtime.service import EngineService, ServiceSession
 from .errors import NO_RETRY, ApiError, ClientGoneError, failed, of_kind, refused
 from .request_log import TokenCounts
 
-
 WATCH_AFTER_S = 0.005
 """An answer that is there so soon needs no task that waits for its client to hang up; that costs as much as the rest."""
 
@@ -134,6 +133,16 @@ class Exchange:
             explained = self._explain(type(error).__name__, str(error)) if self._explain is not None else None
             raise explained or refused(error, fields=self._fields, grammar_param=self._grammar_param) from error
 
+    @property
+    def open_exchanges(self) -> int:
+        """How many exchanges are under way, this one included."""
+        return len(self._open_exchanges)
+
+    def waiting(self) -> list[Event]:
+        """What came since the last call and has not been taken; often nothing."""
+        events, self._waiting = self._waiting, []
+        return events
+
     async def events(self) -> list[Event]:
         """What came since the last call; waits until there is something.
 
@@ -146,8 +155,7 @@ class Exchange:
             await self._waiter
         if self._problem is not None:
             raise self._problem
-        events, self._waiting = self._waiting, []
-        return events
+        return self.waiting()
 
     async def finish(self, count: int) -> dict[int, Generated]:
         """The ends of `count` generations, by their nodes.

@@ -70,7 +70,8 @@ class AskedChat:
 
     def reader(self) -> AnswerReader:
         """A reader of one answer."""
-        splitter = self.reasoning.splitter(self.state) if self.reasoning is not None else None
+        reasoning = self.reasoning if self.body.separate_reasoning is not False else None
+        splitter = reasoning.splitter(self.state) if reasoning is not None else None
         return AnswerReader(splitter, self.plan)
 
     def nodes(self) -> list[Node]:

@@ -218,6 +218,9 @@ class ChatRequest(SamplingFields):
     continue_final_message: bool | None = Field(
         None, description="Extension: the answer goes on with the last message, which is the assistant's."
     )
+    separate_reasoning: bool | None = Field(
+        None, description="Extension: reasoning is told as reasoning_content, not as text; true where absent."
+    )
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Extension: further values for the model's chat template, such as enable_thinking."
     )

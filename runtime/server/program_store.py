@@ -41,6 +41,8 @@ REMEMBERED = 1024
 
 RETRY_AFTER_S = 1.0
 
+_SHUTTING_DOWN = "the server is shutting down"
+
 
 class UnknownIdError(Exception):
     """No program or channel has this id. The message says why, where that is known."""
@@ -54,6 +56,7 @@ class _Held:
         self.log = log
         self.idle_timeout_s = idle_timeout_s
         self.gone = False
+        self._end_reason: str | None = None
         self._store = store
         self._what = what
         self._loop = asyncio.get_running_loop()
@@ -74,8 +77,23 @@ class _Held:
         self.log.end(b"event: end\ndata: " + msgspec.json.encode({"reason": reason}) + b"\n\n", discard=discard)
         self._store.forget(self.id, reason)
 
+    def end_when_done(self, reason: str) -> None:
+        """Drop it as soon as everything in it has its result."""
+        self._end_reason = reason
+        self._drop_if_done()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a generation or select has no result yet."""
+        raise NotImplementedError
+
     def _close_sessions(self) -> None:
         raise NotImplementedError
+
+    def _drop_if_done(self) -> None:
+        """Drop it if it is done and was to end then. What calls may be inside an event sink: it is dropped after it."""
+        if self._end_reason is not None and not self.busy:
+            self._loop.call_soon(self.drop, self._end_reason)
 
     def _overflow(self) -> None:
         """More events wait than are kept. What called is inside an event sink: the session is closed after it."""
@@ -93,23 +111,22 @@ class _Held:
 
 
 class HeldProgram(_Held):
-    """A program with a stream of its own.
-
-    Attributes:
-        unfinished: ids of generations and selects that have no result yet.
-    """
+    """A program with a stream of its own."""
 
     def __init__(self, store: ProgramStore, options: ProgramOptions) -> None:
         log = EventLog(_one_event, together=False, most_bytes=PROGRAM_EVENT_BYTES, on_full=self._overflow)
         super().__init__(store, log, "program", store.idle_timeout_s(options))
-        self.unfinished: set[int] = set()
-        self._ends_when_done = False
+        self._unfinished: set[int] = set()
         self._nodes = 0
         try:
             self._session = store.open_session(self._take, options)
         except PalmetteError:
             self._alarm.cancel()
             raise
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._unfinished)
 
     def extend(self, nodes: Sequence[Node]) -> None:
         """Add nodes.
@@ -120,12 +137,12 @@ class HeldProgram(_Held):
         """
         self.use()
         self._nodes = _checked_count(self._nodes, nodes)
-        added = {node.id for node in nodes if isinstance(node, Generate | Select)} - self.unfinished
-        self.unfinished |= added
+        added = _awaited(nodes) - self._unfinished
+        self._unfinished |= added
         try:
             self._session.extend(nodes)
         except BaseException:
-            self.unfinished -= added
+            self._unfinished -= added
             raise
         self._drop_if_done()
 
@@ -138,20 +155,11 @@ class HeldProgram(_Held):
         self.use()
         self._session.abort()
 
-    def end_when_done(self) -> None:
-        """Drop the program as soon as everything in it has its result."""
-        self._ends_when_done = True
-        self._drop_if_done()
-
     def _take(self, event: Event) -> None:
         if not isinstance(event, Delta):
-            self.unfinished.discard(event.node)
+            self._unfinished.discard(event.node)
             self._drop_if_done()
         self.log.put(0, event)
-
-    def _drop_if_done(self) -> None:
-        if self._ends_when_done and not self.unfinished:
-            self._loop.call_soon(lambda: self.drop("all of it is done"))
 
     def _close_sessions(self) -> None:
         self._store.close_session(self._session)
@@ -165,6 +173,10 @@ class Channel(_Held):
         super().__init__(store, log, "channel", store.idle_timeout_s(options))
         self._programs: dict[int, _Numbered] = {}
         self._taken = 0
+
+    @property
+    def busy(self) -> bool:
+        return any(program.unfinished for program in self._programs.values())
 
     def take(self, messages: Iterable[ChannelMessage], number: int) -> None:
         """Do what the client says. What is refused becomes `Failed` events of the nodes it was about.
@@ -191,6 +203,7 @@ class Channel(_Held):
                 else:
                     self._store.close_session(program.session)
                     del self._programs[message.program]
+                    self._drop_if_done()
             else:
                 self._programs.pop(message.program, None)
 
@@ -200,7 +213,7 @@ class Channel(_Held):
             raise RequestError(f"program {number} of this channel is open already; give each a number of its own")
         self._programs[number] = program = _Numbered()
         try:
-            program.session = self._store.open_session(lambda event: self.log.put(number, event), message.options)
+            program.session = self._store.open_session(lambda event: self._put(number, event), message.options)
         except PalmetteError as error:
             program.refusal = error
 
@@ -209,12 +222,16 @@ class Channel(_Held):
         try:
             if program is None:
                 raise RequestError(f"program {number} of this channel is not open")
-            if program.session is None:
-                raise program.refusal or RequestError(f"program {number} of this channel was refused")
             program.nodes = _checked_count(program.nodes, nodes)
-            program.session.extend(nodes)
+            program.extend(nodes)
         except PalmetteError as error:
             self._refuse(number, nodes, error)
+
+    def _put(self, number: int, event: Event) -> None:
+        if not isinstance(event, Delta):
+            self._programs[number].unfinished.discard(event.node)
+            self._drop_if_done()
+        self.log.put(number, event)
 
     def _refuse(self, number: int, nodes: Sequence[Node], error: PalmetteError) -> None:
         retry_after_s = error.retry_after_s if isinstance(error, QueueFullError) else None
@@ -236,6 +253,19 @@ class _Numbered:
         self.session: ServiceSession | None = None
         self.refusal: PalmetteError | None = None
         self.nodes = 0
+        self.unfinished: set[int] = set()
+
+    def extend(self, nodes: Sequence[Node]) -> None:
+        """Add nodes. Raises: why it has no session, or as `ServiceSession.extend`."""
+        if self.session is None:
+            raise self.refusal or EngineError("this program was closed")
+        added = _awaited(nodes) - self.unfinished
+        self.unfinished |= added
+        try:
+            self.session.extend(nodes)
+        except BaseException:
+            self.unfinished -= added
+            raise
 
 
 class ProgramStore:
@@ -253,6 +283,7 @@ class ProgramStore:
         self._held: dict[str, _Held] = {}
         self._gone: OrderedDict[str, str] = OrderedDict()
         self._sessions: set[ServiceSession] = set()
+        self._draining = False
 
     @property
     def open_programs(self) -> int:
@@ -274,6 +305,7 @@ class ProgramStore:
         """A new channel. Raises: as `open_program`."""
         if len(self._held) >= self._most_programs:
             raise self._full()
+        self._check_open()
         channel = Channel(self, options)
         self._held[channel.id] = channel
         return channel
@@ -300,8 +332,15 @@ class ProgramStore:
             return held
         raise self._unknown("channel", channel_id)
 
+    def drain(self) -> None:
+        """Take nothing new; what is idle ends now, and the rest as soon as it is done."""
+        self._draining = True
+        for held in list(self._held.values()):
+            held.end_when_done(_SHUTTING_DOWN)
+
     def close(self, reason: str) -> None:
         """Drop everything, so that every stream ends."""
+        self._draining = True
         for held in list(self._held.values()):
             held.drop(reason)
 
@@ -320,6 +359,7 @@ class ProgramStore:
             QueueFullError: as many programs are open as may be.
             EngineError: the engine was shut down, or it failed.
         """
+        self._check_open()
         if len(self._sessions) >= self._most_programs:
             raise self._full()
         settings = SessionOptions(priority=options.priority, cache_salt=options.cache_salt, timeout_s=options.timeout_s)
@@ -343,6 +383,10 @@ class ProgramStore:
             )
         return asked_s
 
+    def _check_open(self) -> None:
+        if self._draining:
+            raise EngineError(_SHUTTING_DOWN)
+
     def _full(self) -> QueueFullError:
         message = f"{self._most_programs} programs are open, as many as this server takes; close some, or try again"
         return QueueFullError(message, retry_after_s=RETRY_AFTER_S)
@@ -351,6 +395,11 @@ class ProgramStore:
         if asked in self._gone:
             return UnknownIdError(f"the {what} {asked!r} is gone: {self._gone[asked]}")
         return UnknownIdError(f"there is no {what} {asked!r}; POST /{what}s opens one and gives its id")
+
+
+def _awaited(nodes: Iterable[Node]) -> set[int]:
+    """The nodes that end in an event, whatever happens."""
+    return {node.id for node in nodes if isinstance(node, Generate | Select)}
 
 
 def _checked_count(before: int, nodes: Sequence[Node]) -> int:

@@ -129,7 +129,7 @@ def _add_programs(router: APIRouter, store: ProgramStore) -> None:
         with _Refusing():
             program = store.program(program_id)
         program.use()
-        return _listening(request, program.log, lambda: until_done and not program.unfinished, program.use)
+        return _listening(request, program.log, lambda: until_done and not program.busy, program.use)
 
     @router.post("/programs/{program_id}/abort", response_class=Response)
     async def abort_program(program_id: str) -> Response:
@@ -203,7 +203,7 @@ def _add_channels(router: APIRouter, store: ProgramStore) -> None:
 def _whole_run(program: HeldProgram) -> Response:
     """The events of a program that lives as long as this answer."""
     events = program.log.listen(None)
-    program.end_when_done()
+    program.end_when_done("all of it is done")
     opened = b"event: open\ndata: " + msgspec.json.encode(OpenedId(program.id)) + b"\n\n"
     return EventStream(events, first=opened, on_gone=lambda: program.drop("its client went"))
 

@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from palmette.runtime.server_settings import ServerSettings
 
+from .errors import CLIENT_GONE, ApiError, ClientGoneError, error_response, overloaded
 from .page import PUBLIC_PATHS
 from .request_log import log_request
-from .errors import CLIENT_GONE, ApiError, ClientGoneError, error_response, overloaded
 
 logger = logging.getLogger("palmette.server")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -19,6 +21,10 @@ logger = logging.getLogger("palmette.server")
 
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies are not to hold events back
+
+
+WRITES_PER_S = 20_000
+"""All streams together write about so often, and put what comes faster into fewer chunks: 64 of them each 3 ms."""
 
 
 class StreamWriter(Protocol):
@@ -85,14 +91,25 @@ class EventStreamResponse(Response):
         finally:
             self._exchange.close()
 
+    async def _rest(self, written_s: float) -> list[Event]:
+        """Wait until this stream may write again, and return what has come till then."""
+        rest_s = written_s + self._exchange.open_exchanges / WRITES_PER_S - time.monotonic()
+        if rest_s <= 0:
+            return []
+        await asyncio.sleep(rest_s)
+        return self._exchange.waiting()
+
     async def _send_all(self, send: Send) -> None:
         events, writer = self._first, self._writer
         body = writer.write(events)
         try:
             while not writer.done:
+                written_s = 0.0
                 if body:
                     await send({"type": "http.response.body", "body": body, "more_body": True})
-                body = writer.write(await self._exchange.events())
+                    written_s = time.monotonic()
+                events = await self._exchange.events()
+                body = writer.write(events + await self._rest(written_s))
         except ClientGoneError:
             raise
         except ApiError as error:

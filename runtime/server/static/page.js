@@ -286,8 +286,9 @@ function mark(node, x, y, r, inner, column, labels) {
 // -- the tip, the theme --------------------------------------------------------------------------------------------
 
 function showTip(x, y, text, lines) {
-  const tip = $("tip"), parts = lines.map((line) => Object.assign(document.createElement("div"), { textContent: line }));
-  if (text !== null) parts.unshift(Object.assign(document.createElement("pre"), { textContent: text.replace(/\n/g, "\u23ce\n").replace(/(?!\n)[\u0000-\u001f]/g, "\u00b7").replace(/[\u202a-\u202e\u2066-\u2069]/g, "\u00b7") }));
+  const tip = $("tip"), line = (name, words) => Object.assign(document.createElement(name), { textContent: words });
+  const parts = lines.map((words) => line("div", words));
+  if (text !== null) parts.unshift(line("pre", text.split("\n").map((part) => part.replace(HIDDEN, "\u00b7")).join("\u23ce\n")));
   tip.replaceChildren(...parts);
   tip.hidden = false;
   const box = tip.getBoundingClientRect();

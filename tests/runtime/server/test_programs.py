@@ -327,3 +327,29 @@ def test_the_page_shows_nodes_without_references(client: httpx.Client) -> None:
     for example in content["examples"].values():
         program = opened(client, **example["value"])
         client.delete(f"/programs/{program}")
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+def test_draining_ends_what_is_idle_and_then_the_rest(tiny_engine: Engine) -> None:
+    """Idle programs and channels end at once, busy ones with their last result, and nothing new is opened."""
+    with served(tiny_engine) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        idle, busy = (
+            opened(client),
+            opened(client, nodes=[text(0, None, "a"), gen(1, 0, max_tokens=60, ignore_eos=True)]),
+        )
+        channel = f"/channels/{client.post('/channels').json()['id']}"
+        nodes = [text(0, None, "b"), gen(1, 0, max_tokens=60, ignore_eos=True)]
+        client.put(
+            f"{channel}/messages/1",
+            json=[{"type": "open", "program": 1}, {"type": "extend", "program": 1, "nodes": nodes}],
+        )
+        server.on_loop(server.app.state.programs.drain)
+        assert "shutting down" in error_of(client.get(f"/programs/{idle}/events"))[2]
+        for path in (f"/programs/{busy}", channel):
+            *_, result, last = parsed(client.get(f"{path}/events").text)
+            assert "generated" in json.dumps(result)
+            assert last["data"] == {"reason": "the server is shutting down"}
+        assert client.post("/programs", json={}).status_code == 503
+        assert client.post("/channels").status_code == 503

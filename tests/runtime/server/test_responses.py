@@ -369,6 +369,23 @@ def test_calls_after_reasoning(thinking: openai.OpenAI) -> None:
     jsonschema.validate(json.loads(response.output[-1].arguments), PARAMETERS)
 
 
+def test_reasoning_is_text_where_it_is_not_to_be_separate(thinking: openai.OpenAI) -> None:
+    """With separate_reasoning=False a chat's answer is what the model wrote, tags and all."""
+    asked: dict[str, Any] = {
+        "model": "default",
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": 60,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "g", "schema": Grade.model_json_schema()}},
+    }
+    split = thinking.chat.completions.create(**asked, seed=2, temperature=1).choices[0].message
+    whole = thinking.chat.completions.create(
+        **asked, seed=2, temperature=1, extra_body={"separate_reasoning": False}
+    ).choices[0]
+    reasoning, _, content = (whole.message.content or "").partition("</think>")
+    assert (split.to_dict()["reasoning_content"], split.content) == (reasoning.strip(), content.strip())
+    assert "reasoning_content" not in whole.message.to_dict()
+
+
 # -- parts by themselves ----------------------------------------------------------------------------------------------
 
 

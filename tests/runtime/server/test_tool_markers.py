@@ -11,10 +11,10 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
-
-from palmette.runtime import launch
 from tests.native_server import served
 from tests.tiny_models import CHAT_TEMPLATE, write_tiny_model
+
+from palmette.runtime import launch
 
 PARAMETERS = {
     "type": "object",
