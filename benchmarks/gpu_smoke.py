@@ -2,8 +2,10 @@
 
     python benchmarks/gpu_smoke.py [--json OUT]
 
-Right: greedy tokens in float32 equal transformers' on the same random weights. Fast: bfloat16, exact lengths, no
-tokenizer: the scheduler is driven with token ids. The attention backend is torch_native, an oracle not made for speed.
+Right: greedy tokens in float32 equal transformers' on the same random weights, and both loops give the same tokens.
+Fast: bfloat16, exact lengths, no tokenizer: the scheduler is driven with token ids, one step after the other and with
+steps that overlap; the idle part is the time in which the device had nothing to do. The attention backend is
+torch_native, an oracle not made for speed.
 """
 
 from __future__ import annotations
@@ -67,14 +69,19 @@ def write_random_model(folder: Path) -> Any:
     return model
 
 
-def run(scheduler: Scheduler, prompts: list[np.typing.NDArray[np.int32]], new_tokens: int) -> list[list[int]]:
+def run(
+    scheduler: Scheduler, prompts: list[np.typing.NDArray[np.int32]], new_tokens: int, *, overlap: bool = True
+) -> list[list[int]]:
     """The tokens generated after each prompt, all submitted at once."""
     params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
     requests = [Request(id=str(i), kind="generate", prompt_ids=ids, params=params) for i, ids in enumerate(prompts)]
     for request in requests:
         scheduler.add(request)
-    while scheduler.has_work:
-        scheduler.step()
+    step = scheduler.step_ahead if overlap else scheduler.step
+    began = time.perf_counter()
+    while scheduler.can_step:
+        step()
+    scheduler.count_work(time.perf_counter() - began)
     for request in requests:
         if request.error is not None:
             raise request.error
@@ -96,6 +103,7 @@ def check(folder: Path, reference: Any) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     prompts = [prompt(rng, length) for length in PROMPTS]
     outputs = run(start(folder, dtype="float32"), prompts, 32)
+    assert outputs == run(start(folder, dtype="float32"), prompts, 32, overlap=False)
     equal = ties = 0
     for ids, output in zip(prompts, outputs, strict=True):
         expected, gap = generate(reference, ids, 32)
@@ -121,7 +129,9 @@ def generate(reference: Any, ids: np.typing.NDArray[np.int32], new_tokens: int) 
     return output.sequences[0, inputs.shape[1] :].tolist(), float((best[:, 0] - best[:, 1]).min())
 
 
-def seconds(scheduler: Scheduler, batch: int, length: int, new_tokens: int, *, repeats: int = 3) -> float:
+def seconds(
+    scheduler: Scheduler, batch: int, length: int, new_tokens: int, *, overlap: bool = True, repeats: int = 3
+) -> float:
     """Median time of `batch` prompts of `length` tokens with `new_tokens` each, cache flushed before each."""
     rng = np.random.default_rng(1)
     prompts = [prompt(rng, length) for _ in range(batch)]
@@ -130,7 +140,7 @@ def seconds(scheduler: Scheduler, batch: int, length: int, new_tokens: int, *, r
         scheduler.flush_cache()
         torch.cuda.synchronize()
         begin = time.perf_counter()
-        run(scheduler, prompts, new_tokens)
+        run(scheduler, prompts, new_tokens, overlap=overlap)
         times.append(time.perf_counter() - begin)
     return statistics.median(times[1:])
 
@@ -138,9 +148,16 @@ def seconds(scheduler: Scheduler, batch: int, length: int, new_tokens: int, *, r
 def measure(folder: Path) -> dict[str, float]:
     scheduler = start(folder, dtype="bfloat16", page_size=16)
     rows = {"prefill_8x1024_tokens_per_s": 8 * 1024 / seconds(scheduler, 8, 1024, 1)}
-    for batch in (1, 8, 64):
-        step = (seconds(scheduler, batch, 512, 65) - seconds(scheduler, batch, 512, 1)) / 64
-        rows[f"decode_batch_{batch}_ms_a_step"] = 1000 * step
+    for batch in (1, 8, 64, 256):
+        for overlap in (False, True):
+            name = f"decode_batch_{batch}_{'overlap' if overlap else 'normal'}"
+            first = seconds(scheduler, batch, 128, 1, overlap=overlap)
+            before = scheduler.stats()
+            step = (seconds(scheduler, batch, 128, 129, overlap=overlap) - first) / 128
+            after = scheduler.stats()
+            rows[f"{name}_ms_a_step"] = 1000 * step
+            idle = 1 - (after.device_s - before.device_s) / (after.working_s - before.working_s)
+            rows[f"{name}_idle"] = idle
     return rows
 
 

@@ -37,7 +37,7 @@ def chat(count: int, source: random.Random) -> list[Arrival]:
     weights = [1 / (place + 1) for place in range(60)]
     arrivals, now_s = [], 0.0
     for _ in range(count):
-        now_s += source.expovariate(45.0)
+        now_s += source.expovariate(90.0)
         prompt = source.choices(systems, weights)[0] + text(source, 100)
         arrivals.append(Arrival(now_s, prompt, source.randrange(8, 64)))
     return arrivals

@@ -73,6 +73,9 @@ class OpenAIBackend:
         prefix: of an assistant message that is to be continued: "refuse"; "send" it as the last message, for services
             that go on with it; "ask" the model to go on with it, which it may do badly.
         grammar_attempts: how often an answer is asked for until it matches its grammar.
+        reasoning: of answers without a grammar whose reasoning the service shows apart: "drop" it, or "keep" it in
+            front of the answer between ``<think>`` tags, where ``separate_reasoning=True`` finds it. Answers with a
+            grammar keep it where the program separates it.
         select_by: "auto" as said above, "scores" or "asking".
         max_open_requests: most requests at once; others wait here.
         context_length: tells programs how much the model takes; nothing is checked here.
@@ -99,6 +102,7 @@ class OpenAIBackend:
         structured_outputs: bool = True,
         prefix: PrefixPolicy = "refuse",
         grammar_attempts: int = 3,
+        reasoning: Literal["drop", "keep"] = "drop",
         select_by: Literal["auto", "scores", "asking"] = "auto",
         max_open_requests: int = 64,
         context_length: int | None = None,
@@ -107,6 +111,7 @@ class OpenAIBackend:
         if not isinstance(model, str) or not model:
             raise ValueError(f"model must be the service's name for the model, not {model!r}")
         _check_one_of("prefix", prefix, get_args(PrefixPolicy))
+        _check_one_of("reasoning", reasoning, ("drop", "keep"))
         _check_one_of("select_by", select_by, ("auto", "scores", "asking"))
         _check_at_least("max_retries", max_retries, 0)
         _check_at_least("grammar_attempts", grammar_attempts, 1)
@@ -127,6 +132,7 @@ class OpenAIBackend:
             is_palmette=False,
             structured_outputs=structured_outputs,
             grammar_attempts=grammar_attempts,
+            reasoning=reasoning,
             select_by=select_by,
             extra_body=dict(extra_body or {}),
         )

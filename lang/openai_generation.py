@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypedDict
 
 import msgspec
@@ -38,6 +40,9 @@ from .openai_tree import Step
 
 Show = Callable[[Delta], None]
 
+THINK_TAGS = ("<think>\n", "\n</think>\n\n")
+"""Written around reasoning that a service shows apart, as models of that kind write it."""
+
 
 class _Logprobs(TypedDict):
     """Of a completion."""
@@ -56,6 +61,7 @@ class AnswerPolicy:
     is_palmette: bool
     structured_outputs: bool
     grammar_attempts: int
+    reasoning: Literal["drop", "keep"]
     select_by: Literal["auto", "scores", "asking"]
     extra_body: dict[str, object]
 
@@ -160,7 +166,9 @@ class Answerer:
             missing = node.n - len(completions)
             body = self._body(node, prompt, endpoint, held, missing, attempt)
             streams = node.stream and attempt == 0 and self._may_stream(node.params, held)
-            answers, counts, shown = await self._request(endpoint, body, missing, node.id, show if streams else None)
+            tags = THINK_TAGS if self._policy.reasoning == "keep" and held is None else None
+            begin = partial(_new_answers, missing, tags)
+            answers, counts, shown = await self._request(endpoint, body, begin, node.id, show if streams else None)
             for answer, count in zip(answers, _shared(counts, answers), strict=True):
                 if node.params.prompt_logprobs is not None:
                     answer.split_echo(prompt.text, count.prompt_tokens)
@@ -196,22 +204,26 @@ class Answerer:
         return held is None or held.may_stream
 
     async def _request(
-        self, endpoint: Endpoint, body: dict[str, object], n: int, node_id: int, show: Show | None
+        self,
+        endpoint: Endpoint,
+        body: dict[str, object],
+        begin: Callable[[], list[Answer]],
+        node_id: int,
+        show: Show | None,
     ) -> tuple[list[Answer], Counts, bool]:
         """The answers, what they used, and whether any of their text was shown."""
         if show is None:
-            answers = [Answer() for _ in range(n)]
+            answers = begin()
             reply = await self._service.ask(endpoint, body)
             self._take(reply, answers)
             return self._whole(answers), reply.counts or Counts(), False
         for attempt in range(self._service.max_retries + 1):
-            answers, counts, shown = [Answer() for _ in range(n)], Counts(), False
+            answers, counts, shown = begin(), Counts(), False
             try:
                 async for reply in self._service.stream(endpoint, body):
                     for piece in self._take(reply, answers):
-                        if piece.text:
-                            shown = True
-                            show(Delta(node_id, piece.text, piece.index, piece.logprobs))
+                        shown = True
+                        show(Delta(node_id, piece.text, piece.index, piece.logprobs))
                     counts = reply.counts or counts
                 return self._whole(answers), counts, shown
             except Exception as error:
@@ -220,14 +232,17 @@ class Answerer:
         raise AssertionError("the last attempt returns or raises")
 
     def _take(self, reply: Reply, answers: list[Answer]) -> list[Piece]:
-        pieces = list(reply.pieces())
-        for piece in pieces:
+        """Add the pieces of a reply to the answers; returns those that hold text to show."""
+        shown: list[Piece] = []
+        for piece in reply.pieces():
             if not 0 <= piece.index < len(answers):
                 raise ServiceError(
                     "EngineError", f"{self._service.url} gave answer {piece.index}; only {len(answers)} were asked for"
                 )
-            answers[piece.index].add(piece)
-        return pieces
+            added = answers[piece.index].add(piece)
+            if added:
+                shown.append(dataclasses.replace(piece, text=added))
+        return shown
 
     def _whole(self, answers: list[Answer]) -> list[Answer]:
         for place, answer in enumerate(answers):
@@ -297,6 +312,10 @@ class Answerer:
         answer = generated.completions[0]
         choice = node.choices.index(answer.text)
         return Selected(node.id, choice, (), answer.prompt_tokens, answer.cached_tokens, generated.usage)
+
+
+def _new_answers(count: int, tags: tuple[str, str] | None) -> list[Answer]:
+    return [Answer(tags) for _ in range(count)]
 
 
 def _shared(counts: Counts, answers: list[Answer]) -> list[Counts]:

@@ -44,8 +44,9 @@ class Counts:
 
 @dataclass(slots=True)
 class Answer:
-    """One of the answers to a request, as far as it has come."""
+    """One of the answers to a request, as far as it has come. `tags` are written around the reasoning in `text`."""
 
+    tags: tuple[str, str] | None = None
     text: str = ""
     reasoning: str = ""
     refusal: str = ""
@@ -53,14 +54,23 @@ class Answer:
     matched: str | int | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    begun: bool = False
 
-    def add(self, piece: Piece) -> None:
-        self.text += piece.text
+    def add(self, piece: Piece) -> str:
+        """Take more of it; returns what that adds to the text."""
+        added = piece.text
+        if self.tags is not None and piece.reasoning:
+            added = f"{'' if self.reasoning else self.tags[0]}{piece.reasoning}{added}"
+        if self.tags is not None and piece.text and not self.begun and (self.reasoning or piece.reasoning):
+            added = f"{added.removesuffix(piece.text)}{self.tags[1]}{piece.text}"
+        self.begun = self.begun or bool(piece.text)
+        self.text += added
         self.reasoning += piece.reasoning
         self.refusal += piece.refusal
         self.finish = piece.finish or self.finish
         self.matched = self.matched if piece.matched is None else piece.matched
         self.logprobs += piece.logprobs
+        return added
 
     def split_echo(self, prompt: str, tokens: int) -> None:
         """Take apart an answer that begins with its prompt, which has so many tokens."""

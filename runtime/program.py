@@ -20,7 +20,7 @@ SelectMethod = Literal["token_length_normalized", "greedy_token_selection", "unc
 FinishReason = Literal["stop", "length", "grammar", "abort"]
 
 
-class Text(msgspec.Struct, frozen=True, tag="text"):
+class Text(msgspec.Struct, frozen=True, tag="text", forbid_unknown_fields=True):
     """Constant text. `template` text may spell special tokens; any other text never does."""
 
     id: int
@@ -29,7 +29,7 @@ class Text(msgspec.Struct, frozen=True, tag="text"):
     template: bool = False
 
 
-class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
+class Tokens(msgspec.Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
     """Constant token ids, special ones too. Text before them is encoded by itself."""
 
     id: int
@@ -37,7 +37,7 @@ class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
     token_ids: tuple[int, ...]
 
 
-class Generate(msgspec.Struct, frozen=True, tag="generate"):
+class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_fields=True):
     """A generation; the branch goes on with the first of its `n` answers. `stream` asks for `Delta` events."""
 
     id: int
@@ -48,7 +48,7 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
     stream: bool = False
 
 
-class Select(msgspec.Struct, frozen=True, tag="select"):
+class Select(msgspec.Struct, frozen=True, tag="select", forbid_unknown_fields=True):
     """The best of `choices` under `method`; its text is the choice."""
 
     id: int
@@ -57,7 +57,7 @@ class Select(msgspec.Struct, frozen=True, tag="select"):
     method: SelectMethod = "token_length_normalized"
 
 
-class Fork(msgspec.Struct, frozen=True, tag="fork"):
+class Fork(msgspec.Struct, frozen=True, tag="fork", forbid_unknown_fields=True):
     """`branches` branches will continue here. No text of its own."""
 
     id: int
@@ -65,7 +65,7 @@ class Fork(msgspec.Struct, frozen=True, tag="fork"):
     branches: int
 
 
-class Join(msgspec.Struct, frozen=True, tag="join"):
+class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
     """The branches that end at `ends` are done with and their values gathered. No text of its own."""
 
     id: int
@@ -73,7 +73,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     ends: tuple[int, ...]
 
 
-class Reference(msgspec.Struct, frozen=True, tag="reference"):
+class Reference(msgspec.Struct, frozen=True, tag="reference", forbid_unknown_fields=True):
     """The answer of the node `source`, as constant text; of several answers, the first. `source` is of any branch.
 
     `unquoted` reads the answer as a JSON string and takes what the quotes hold.

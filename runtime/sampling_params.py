@@ -11,7 +11,7 @@ from .errors import RequestError
 MAX_LOGPROBS = 50
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Sampling options of one generation. These defaults hold for every interface.
 
     Attributes:

@@ -192,6 +192,8 @@ def _whole(reply: Says, path: str) -> Body:
 def _events(reply: Says, path: str) -> list[Body]:
     events: list[Body] = []
     for index, text in enumerate(reply.texts):
+        if reply.message:
+            events.append({"choices": [{"index": index, "delta": dict(reply.message), "finish_reason": None}]})
         size = max(1, -(-len(text) // reply.pieces))
         for at in range(0, len(text), size):
             piece = text[at : at + size]

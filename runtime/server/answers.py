@@ -19,7 +19,7 @@ from .errors import NO_RETRY, ApiError, ClientGoneError, failed, of_kind, refuse
 from .request_log import TokenCounts
 
 WATCH_AFTER_S = 0.005
-"""An answer that is there so soon needs no task that waits for its client to hang up; that costs as much as the rest."""
+"""An answer that is there so soon needs no task that waits for its client to hang up, which costs much of the rest."""
 
 
 class OpenExchanges:

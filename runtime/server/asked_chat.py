@@ -127,8 +127,10 @@ def asked_chat(body: ChatRequest, model: ChatModel) -> AskedChat:
     if plan is not None and plan.prompt_end:
         spans = (*spans, TemplateSpan(plan.prompt_end, template=True))
     state = _state(model.reasoning, rendered.end, body if continues else None)
+    if plan is not None and plan.prompt_end:
+        state = "over"  # the prompt ends in the beginning of a call
     if model.reasoning is not None:
-        grammar = model.reasoning.grammar(grammar, "over" if plan is not None and plan.prompt_end else state)
+        grammar = model.reasoning.grammar(grammar, state)
     return AskedChat(
         body=body,
         spans=spans,

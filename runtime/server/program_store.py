@@ -229,7 +229,8 @@ class Channel(_Held):
 
     def _put(self, number: int, event: Event) -> None:
         if not isinstance(event, Delta):
-            self._programs[number].unfinished.discard(event.node)
+            if (program := self._programs.get(number)) is not None:
+                program.unfinished.discard(event.node)
             self._drop_if_done()
         self.log.put(number, event)
 

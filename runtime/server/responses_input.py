@@ -110,7 +110,8 @@ def chat_request(body: ResponsesRequest, earlier: Sequence[InputItem]) -> tuple[
     if not conversation.messages:
         raise bad_request("input must hold at least one message, not nothing", param="input")
     shared = (SamplingFields.model_fields.keys() & body.model_fields_set) - _NOT_SHARED
-    given: dict[str, Any] = {name: getattr(body, name) for name in shared}
+    known = SamplingFields.model_fields
+    given: dict[str, Any] = {known[name].alias or name: getattr(body, name) for name in shared}
     for name in ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs"):
         given[name] = getattr(body, name)
     if body.text is not None and body.text.format is not None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 import time
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Run
@@ -50,6 +51,14 @@ def test_open_loop_and_chat(palmette: Run, roomy_server: ServedEngine) -> None:
     assert "6 answered, 0 failed" in result.stdout
     for name in ("first token", "between pieces", "per output token", "whole answer", "cache hit rate"):
         assert name in result.stdout
+
+
+def test_a_server_of_its_own(palmette: Run, tiny_model_folder: Path) -> None:
+    """Without --url a server is started, measured and ended."""
+    result = palmette("bench", "serve", "-m", tiny_model_folder, *SHORT, "--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert (report["failed"], report["run"]["url"].startswith("http://127.0.0.1:")) == (0, True)
 
 
 # -- on a scripted server ----------------------------------------------------------------------------------------------

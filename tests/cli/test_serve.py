@@ -154,7 +154,7 @@ class Served:
     def written(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def wait_for(self, text: str, timeout_s: float = 120.0) -> None:
+    def wait_for(self, text: str, timeout_s: float = 300.0) -> None:
         """Wait until it has written `text`."""
         until = time.monotonic() + timeout_s
         while text not in self.written:
@@ -162,7 +162,7 @@ class Served:
             assert time.monotonic() < until, self.written
             time.sleep(0.05)
 
-    def end(self, number: signal.Signals, timeout_s: float = 120.0) -> int:
+    def end(self, number: signal.Signals, timeout_s: float = 300.0) -> int:
         """Send a signal and wait for the exit code."""
         self.process.send_signal(number)
         return self.process.wait(timeout_s)
@@ -200,7 +200,7 @@ def test_serves_and_logs_no_text(tiny_model_folder: Path, tmp_path: Path) -> Non
     words = ("--log-format", "json", "--log-level", "debug", "--status-interval-s", "0.2")
     with serving(tiny_model_folder, tmp_path / "log", *words) as served, httpx.Client(base_url=served.url) as client:
         chat = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 8}
-        assert client.post("/v1/chat/completions", json=chat, timeout=120).status_code == 200
+        assert client.post("/v1/chat/completions", json=chat, timeout=300).status_code == 200
         schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": SECRET}}}
         assert client.post("/v1/chat/completions", json={**chat, "response_format": schema}).status_code == 400
         assert client.post("/v1/chat/completions", json={**chat, SECRET: 1, "temperature": SECRET}).status_code == 400
@@ -210,7 +210,7 @@ def test_serves_and_logs_no_text(tiny_model_folder: Path, tmp_path: Path) -> Non
         assert client.post("/v1/chat/completions", content=SECRET).status_code in (400, 415)
         assert client.get(f"/{SECRET}?{SECRET}={SECRET}").status_code == 404
         too_long = {"prompt": SECRET * 20_000, "max_tokens": 4}
-        assert client.post("/v1/completions", json=too_long, timeout=120).status_code == 400
+        assert client.post("/v1/completions", json=too_long, timeout=300).status_code == 400
         assert client.get("/").status_code == 200
         assert served.end(signal.SIGTERM) == 0
         written = served.written
@@ -234,15 +234,15 @@ def test_key_and_settings_reach_the_server(tiny_model_folder: Path, tmp_path: Pa
 
 def test_open_requests_end_first(tiny_model_folder: Path, tmp_path: Path) -> None:
     """After SIGTERM a stream that is open goes on to its end, new connections are refused, and the exit code is 0."""
-    body = {"prompt": "a b c", "max_tokens": 120, "stream": True, "ignore_eos": True, "temperature": 0}
-    with serving(tiny_model_folder, tmp_path / "log") as served:
-        with httpx.stream("POST", f"{served.url}/v1/completions", json=body, timeout=120) as answer:
+    body = {"prompt": "a b c", "max_tokens": 60, "stream": True, "ignore_eos": True, "temperature": 0}
+    with serving(tiny_model_folder, tmp_path / "log", "--drain-timeout-s", "600") as served:
+        with httpx.stream("POST", f"{served.url}/v1/completions", json=body, timeout=300) as answer:
             lines = answer.iter_lines()
             next(lines)
             served.process.send_signal(signal.SIGTERM)
             rest = list(lines)
-        assert rest[-2:] == ["data: [DONE]", ""] or "data: [DONE]" in rest
-        assert served.process.wait(120) == 0
+        assert "data: [DONE]" in rest
+        assert served.process.wait(300) == 0
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{served.url}/health")
 

@@ -182,12 +182,21 @@ def test_json_object(client: openai.OpenAI) -> None:
     assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
 
 
-@pytest.mark.parametrize("extra", [{"regex": "[A-C][0-9]{3}"}, {"ebnf": 'root ::= "A" [0-9]{3}'}])
-def test_extensions(client: openai.OpenAI, extra: dict[str, str]) -> None:
-    """Palmette's own fields go in extra_body."""
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"regex": "[A-C][0-9]{3}"},
+        {"ebnf": 'root ::= "A" [0-9]{3}'},
+        {"grammar": {"kind": "choices", "source": '["A123", "B456"]'}},
+    ],
+)
+def test_extensions(client: openai.OpenAI, extra: dict[str, Any]) -> None:
+    """Palmette's own fields go in extra_body, of every endpoint."""
     answer = client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=9, extra_body=extra)
-    text = answer.choices[0].message.content or ""
-    assert (len(text), text[0] in "ABC", text[1:].isdigit()) == (4, True, True)
+    completion = client.completions.create(model="tiny", prompt="x", max_tokens=9, extra_body=extra)
+    response = client.responses.create(model="tiny", input="x", max_output_tokens=20, extra_body=extra)
+    for text in (answer.choices[0].message.content or "", completion.choices[0].text, response.output_text):
+        assert (len(text), text[0] in "ABC", text[1:].isdigit()) == (4, True, True)
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
@@ -343,6 +352,8 @@ def test_a_stream_that_is_left(client: openai.OpenAI, roomy_engine: Engine) -> N
         ({"n": 0}, "n"),
         ({"extra_body": {"regex": "("}}, "regex"),
         ({"extra_body": {"topk": 3}}, "topk"),
+        ({"extra_body": {"grammar": {"kind": "choices", "source": "no JSON"}}}, "grammar"),
+        ({"extra_body": {"regex": "a", "ebnf": 'root ::= "a"'}}, "ebnf"),
         ({"extra_body": {"min_tokens": 9}}, "min_tokens"),
         (
             {

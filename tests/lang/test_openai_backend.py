@@ -280,6 +280,17 @@ def test_reasoning_that_a_service_shows_apart() -> None:
         assert (state["x"], state["x_reasoning_content"]) == (3, "hm")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_reasoning_may_be_kept(stream: bool) -> None:
+    """Without a grammar, reasoning="keep" lets the program separate what the service shows apart."""
+    events = says("tree", message={"reasoning_content": "hm hm"}, pieces=2)
+    for keep, reasoning in (("keep", "hm hm"), ("drop", "")):
+        with backend_on([events], reasoning=keep) as (backend, _):
+            gen = pt.gen("x", separate_reasoning=True)
+            state = run(backend, pt.user("q") + pt.assistant(gen), stream=stream)
+            assert (state["x"], state["x_reasoning_content"]) == ("tree", reasoning)
+
+
 # -- select ------------------------------------------------------------------------------------------------------------
 
 

@@ -101,41 +101,31 @@ def test_of_many_in_one_step_one_of_each_prefix_goes_first() -> None:
 
 
 def test_an_aged_request_waits_for_a_prefix_once() -> None:
-    """It lets a running request compute a prefix for it; if that one goes away it waits for no other."""
-    engine = FakeEngine(num_pages=4096, chunk_size=100, policy="fcfs")
-    first, second = (make_request(name, PREFIX[:350], max_tokens=2, ignore_eos=True) for name in ("first", "second"))
-    old = make_request("old", [*PREFIX[:350], 3, 4], max_tokens=2)
-    engine.add(old)
-    engine.scheduler._waiting.discard(old)
-    engine.add(first)
-    engine.step()
+    """A young one may wait for any number of others; an aged one for the first only, so that its wait is bounded."""
+    queue = FakeEngine().scheduler._waiting
+    first, second, young, old = (make_request(name, PREFIX[:50]) for name in ("1", "2", "young", "old"))
     old.aged = True
-    engine.scheduler._waiting.add(old)
-    engine.step()
-    assert old.status == "waiting"
-    assert old.waits_for is first
-    engine.add(second)
-    engine.scheduler.abort("first")
-    engine.step()
-    assert old.status == "running"
-    assert second.status == "waiting"
-    engine.run()
-    assert second.cached_tokens == 349
-    for request in (old, second):
-        engine.check_answer(request)
+    assert [queue._holds(young, other) for other in (first, second, None)] == [True, True, False]
+    assert [queue._holds(old, other) for other in (None, first, first, second, None)] == [
+        False, True, True, False, False
+    ]  # fmt: skip
 
 
 def test_a_request_that_waits_for_its_prefix_holds_up_nobody() -> None:
-    """Others begin meanwhile, also where it is aged."""
-    engine = FakeEngine(num_pages=4096, chunk_size=200, policy="fcfs")
-    first = make_request("first", PREFIX[:150], max_tokens=2, ignore_eos=True)
-    old = make_request("old", [*PREFIX[:150], 3, 4], max_tokens=2)
-    old.aged = True
-    engine.add(first, old, make_request("new", prompt(1), max_tokens=2, ignore_eos=True))
-    engine.scheduler._waiting.discard(first)
-    engine.scheduler._waiting.add(first)
+    """Others begin while an aged request lets a running one finish its prefix, and then it finds that."""
+    engine = FakeEngine(num_pages=4096, chunk_size=400)
+    first = make_request("first", PREFIX[:450], max_tokens=2, ignore_eos=True)
+    engine.add(first)
     engine.step()
-    assert engine.scheduler.stats().running == 2
+    old, new = make_request("old", [*PREFIX[:450], 3, 4], max_tokens=2), make_request("new", prompt(1), max_tokens=2)
+    old.aged = True
+    engine.add(old, new)
+    engine.step()
+    assert old.status == "waiting"
+    assert old.waits_for is first
+    assert new.started_s is not None
     engine.run()
-    assert old.cached_tokens in (0, 150)
-    engine.check_answer(old)
+    assert old.cached_tokens == 450
+    assert old.waits_for is None
+    for request in (first, old, new):
+        engine.check_answer(request)

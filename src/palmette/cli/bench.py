@@ -158,7 +158,6 @@ def _server(url: str | None, model: str | None, api_key: str | None) -> Iterator
     import palmette.runtime
 
     fetch_model(model, None)
-    note("starting a server")
     with palmette.runtime.launch(model) as runtime:
         yield _looked_at(runtime.url, None, api_key)
 

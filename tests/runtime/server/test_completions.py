@@ -130,7 +130,7 @@ def test_echo_puts_the_prompt_first(http: httpx.Client) -> None:
 
 
 def test_logprobs_have_the_legacy_shape(http: httpx.Client) -> None:
-    """There is an entry a token; offsets point at the tokens' texts; the chosen token of a greedy answer is the best."""
+    """There is an entry a token; offsets point at the tokens' texts; a greedy answer's tokens are the likeliest."""
     choice = complete(http, max_tokens=10, logprobs=2, ignore_eos=True)["choices"][0]
     logprobs = choice["logprobs"]
     assert len(logprobs["tokens"]) == len(logprobs["token_logprobs"]) == len(logprobs["text_offset"]) == 10

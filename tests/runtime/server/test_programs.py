@@ -222,6 +222,12 @@ def test_programs_are_bounded(tiny_engine: Engine, monkeypatch: pytest.MonkeyPat
             "nodes[0].params",
             "(node 7): top_p must be a number from 0 to 1, not 2",
         ),
+        (
+            b'{"nodes": [{"type": "generate", "id": 7, "parent": null, "params": {"max_token": 2}}]}',
+            "nodes[0].params",
+            "(node 7): object contains unknown field `max_token`",
+        ),
+        (b'{"nodes": [{"type": "text", "id": 7, "parent": null, "text": "", "tmplate": 1}]}', "nodes[0]", "tmplate"),
         (b'{"nodes": [{"type": "text", "id": -7, "parent": null, "text": ""}]}', "nodes", "node id -7"),
         (b'{"nodes": [{"type": "text", "id": 7, "parent": 5, "text": ""}]}', "nodes", "node 7 continues node 5"),
         (b'{"nodes": [{"type": "reference", "id": 7, "parent": null, "source": 5}]}', "nodes", "refers to node 5"),

@@ -22,7 +22,7 @@ PARAMETERS = {
     "required": ["city", "days"],
     "additionalProperties": False,
 }
-FUNCTION = {"name": "weather", "parameters": PARAMETERS}
+FUNCTION: Any = {"name": "weather", "parameters": PARAMETERS}
 TEMPLATES = {
     "mistral": '{% if tools %}{{ "[TOOL_CALLS][" }}{% endif %}',
     "mistral_named": '{% if tools %}{{ "[TOOL_CALLS]" + tools[0].function.name + "[ARGS]" }}{% endif %}',
@@ -111,11 +111,6 @@ def test_a_call_that_must_come(marked: Marked, choice: Any) -> None:
     answer = completed(marked, tool_choice=choice, parallel_tool_calls=False)
     assert not answer.choices[0].message.content
     assert_calls(answer.choices[0].message)
-    response = marked.client.responses.create(
-        model="default",
-        input="Rome?",
-        tools=[{"type": "function", "strict": True, **FUNCTION}],
-        tool_choice="required",
-        max_output_tokens=90,
-    )
+    asked: dict[str, Any] = {"model": "default", "input": "Rome?", "tool_choice": "required", "max_output_tokens": 90}
+    response = marked.client.responses.create(tools=[{"type": "function", "strict": True, **FUNCTION}], **asked)
     assert {item.type for item in response.output} == {"function_call"}
