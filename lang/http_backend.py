@@ -14,8 +14,9 @@ from palmette.runtime.messages import SchedulerStats
 from palmette.runtime.program import ModelInfo
 
 from .backend import EventSink
-from .http_channel import HttpChannel, HttpSession
+from .http_channel import HttpChannel
 from .http_connection import LOST, HttpClient, ServerAddress
+from .http_session import HttpSession
 
 PROTOCOL = 1
 

@@ -12,30 +12,22 @@ import itertools
 import logging
 import queue
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
-from palmette.constrained.errors import PalmetteError
 from palmette.runtime.channel import (
-    CloseProgram,
-    ExtendProgram,
-    OpenProgram,
     ProgramEvent,
     ProgramOptions,
 )
 from palmette.runtime.errors import EngineError
-from palmette.runtime.program import Delta, Event, Failed, Generate, Node, Select
 
 from .backend import EventSink
 from .http_connection import LOST, Answer, HttpClient, ServerAddress, stream
+from .http_patience import Patience
+from .http_session import HttpSession, Outgoing
 
 logger = logging.getLogger("palmette.http")
-
-RECONNECT_S = 3.0
-"""So long a server that does not answer is asked again before it counts as gone."""
 
 IDLE_TIMEOUT_S = 20.0
 """So long a server keeps programs whose client does not listen."""
@@ -49,89 +41,10 @@ MOST_BYTES = 1 << 20
 LINGER_S = 0.05
 """So long the news that a program has ended waits for something to go along with."""
 
-_PAUSE_S = 0.05
 _LAST_WORDS_S = 3.0
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[ProgramEvent]).decode
-
-
-class HttpSession:
-    """One program's tree on a server."""
-
-    def __init__(self, channel: HttpChannel, number: int, events: EventSink) -> None:
-        self.number = number
-        self._channel = channel
-        self._events = events
-        self._unfinished: set[int] = set()
-        self._emitting = threading.RLock()  # held while an event is delivered, so that close() can wait for it
-        self._opened = False
-        self._closed = False
-
-    def extend(self, nodes: Sequence[Node]) -> None:
-        """Add nodes, parents before children. Returns at once; a node that cannot run ends in a `Failed` event.
-
-        Raises:
-            EngineError: the server is gone, or this session is closed.
-        """
-        text = _encode(ExtendProgram(self.number, tuple(nodes)))
-        waited_for = [node.id for node in nodes if isinstance(node, Generate | Select)]
-        with self._emitting:
-            if self._closed:
-                raise EngineError("this session is closed")
-            self._channel.check()
-            if not self._opened:
-                self._opened = True
-                text = _encode(OpenProgram(program=self.number)) + b"," + text
-            self._unfinished.update(waited_for)
-            self._channel.send(_Outgoing(text, self, waited_for))
-
-    def close(self) -> None:
-        """Abort what still runs and forget the tree. No event comes after it returns. Closing twice is allowed."""
-        with self._emitting:
-            if self._closed:
-                return
-            self._closed = True
-            self._events = _ignore  # so that nothing keeps the program, and with it the backend
-        self._channel.forget(self)
-        if self._opened:
-            text = _encode(CloseProgram(self.number))
-            self._channel.send(_Outgoing(text, self, (), urgent=bool(self._unfinished)))
-
-    def deliver(self, event: Event) -> None:
-        """Hand an event to the program."""
-        with self._emitting:
-            if self._closed:
-                return
-            if not isinstance(event, Delta):
-                self._unfinished.discard(event.node)
-            try:
-                self._events(event)
-            except BaseException:  # a broken program, even one that calls sys.exit(), must not stop the others
-                logger.exception("a program's event sink failed; its session is closed")
-                self.close()
-
-    def fail(self, error: PalmetteError, node_ids: Sequence[int] | None = None) -> None:
-        """End nodes that have no result, all of them or some, with an error."""
-        with self._emitting:
-            for node_id in sorted(self._unfinished if node_ids is None else self._unfinished.intersection(node_ids)):
-                self.deliver(Failed(node_id, type(error).__name__, str(error), getattr(error, "retry_after_s", None)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Outgoing:
-    """What a session says.
-
-    Attributes:
-        text: one message or more as JSON.
-        node_ids: the nodes that fail where it is refused.
-        urgent: it is not to wait for others to go along with.
-    """
-
-    text: bytes
-    session: HttpSession
-    node_ids: Sequence[int]
-    urgent: bool = True
 
 
 class HttpChannel:
@@ -153,7 +66,7 @@ class HttpChannel:
         self._path = f"/channels/{msgspec.json.decode(answer.body)['id']}"
         self._numbers = itertools.count()
         self._sessions: dict[int, HttpSession] = {}
-        self._outbox: queue.SimpleQueue[_Outgoing | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
         self._failure: EngineError | None = None
         self._failing = threading.Lock()
         self._last_id = b"0"
@@ -178,7 +91,7 @@ class HttpChannel:
         if self._failure is not None:
             raise EngineError(str(self._failure)) from self._failure.__cause__
 
-    def send(self, outgoing: _Outgoing) -> None:
+    def send(self, outgoing: Outgoing) -> None:
         self._outbox.put(outgoing)
 
     def forget(self, session: HttpSession) -> None:
@@ -226,10 +139,10 @@ class HttpChannel:
         finally:
             self._client.close()
 
-    def _batches(self) -> Iterator[list[_Outgoing]]:
+    def _batches(self) -> Iterator[list[Outgoing]]:
         """What there is to send, as much as goes into one request."""
         while self._failure is None:
-            batch: list[_Outgoing] = []
+            batch: list[Outgoing] = []
             size = 0
             outgoing = self._outbox.get()
             while outgoing is not None:
@@ -245,7 +158,7 @@ class HttpChannel:
             if batch:
                 yield batch
 
-    def _send_batch(self, batch: Sequence[_Outgoing], numbers: Iterator[int]) -> None:
+    def _send_batch(self, batch: Sequence[Outgoing], numbers: Iterator[int]) -> None:
         """Send a batch; one that is refused is sent message by message, so that only the bad one is."""
         body = b"[" + b",".join(outgoing.text for outgoing in batch) + b"]"
         answer = self._post(body, next(numbers))
@@ -262,7 +175,7 @@ class HttpChannel:
     def _post(self, body: bytes, number: int) -> Answer:
         """The answer to a request, which is repeated while the server cannot be reached or is too busy."""
         path = f"{self._path}/messages/{number}"
-        patience = _Patience()
+        patience = Patience()
         while True:
             try:
                 answer = self._client.ask("PUT", path, body)
@@ -275,7 +188,7 @@ class HttpChannel:
     # -- the receiver's thread --------------------------------------------------------------------------------------
 
     def _receive_all(self) -> None:
-        patience = _Patience()
+        patience = Patience()
         try:
             while self._failure is None:
                 try:
@@ -289,7 +202,7 @@ class HttpChannel:
         except Exception as error:
             self._fail_unforeseen("receiving events", error)
 
-    def _receive(self, patience: _Patience) -> bool:
+    def _receive(self, patience: Patience) -> bool:
         """Read one connection's events; True at the channel's end."""
         headers = {"Last-Event-ID": self._last_id.decode()}
         with stream(self._address, f"{self._path}/events", headers, silence_s=SILENCE_S) as (answer, chunks):
@@ -309,41 +222,6 @@ class HttpChannel:
         return False
 
 
-class _Patience:
-    """How long a server that does not answer is waited for."""
-
-    def __init__(self) -> None:
-        self._since_s: float | None = None
-
-    def reset(self) -> None:
-        self._since_s = None
-
-    def wait(self, error: Exception | None) -> None:
-        """Pause before the next try.
-
-        Raises:
-            EngineError: there were enough.
-        """
-        now_s = time.monotonic()
-        self._since_s = now_s if self._since_s is None else self._since_s
-        if now_s - self._since_s > RECONNECT_S:
-            why = "it closed the connection" if error is None else f"{type(error).__name__}: {error}"
-            raise EngineError(
-                f"the server does not answer any more ({why}); what ran there is lost. Is it still running?"
-            ) from error
-        time.sleep(_PAUSE_S)
-
-    def wait_for(self, answer: Answer) -> bool:
-        """Pause as a busy server asks for; False when there were enough pauses."""
-        now_s = time.monotonic()
-        self._since_s = now_s if self._since_s is None else self._since_s
-        if now_s - self._since_s > RECONNECT_S:
-            return False
-        with contextlib.suppress(ValueError):
-            time.sleep(min(1.0, float(answer.retry_after or _PAUSE_S)))
-        return True
-
-
 def _server_sent(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bytes, bytes]]:
     """Kind, id and data of each server-sent event that has data."""
     rest = b""
@@ -353,7 +231,3 @@ def _server_sent(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bytes, bytes]
             fields = dict(line.split(b": ", 1) for line in event.split(b"\n") if b": " in line)
             if b"data" in fields:
                 yield fields.get(b"event", b""), fields.get(b"id", b""), fields[b"data"]
-
-
-def _ignore(event: Event) -> None:
-    """The sink of a closed session."""

@@ -21,8 +21,9 @@ from palmette.runtime.service import EngineService
 from .errors import ApiError, bad_request, refused
 from .event_log import EventLog, EventsLostError
 from .event_stream import EventStream
+from .held_programs import HeldProgram
 from .program_examples import MESSAGE_EXAMPLES, MORE_EXAMPLES, PROGRAM_EXAMPLES
-from .program_store import HeldProgram, ProgramStore, UnknownIdError
+from .program_store import ProgramStore, UnknownIdError
 from .wire_schemas import event_responses, json_body
 
 MAX_PROGRAMS = 16_384

@@ -20,7 +20,7 @@ from tests.native_server import ServedEngine, served
 from tests.tcp_relay import Relay
 
 import palmette as pt
-from palmette.lang import http_channel
+from palmette.lang import http_patience
 from palmette.runtime.engine import Engine
 from palmette.runtime.program import Delta, Event, Generate, Node, Text
 from palmette.runtime.sampling_params import SamplingParams
@@ -296,7 +296,7 @@ def test_lost_connections_are_made_again(tiny_server: ServedEngine) -> None:
 
 def test_a_server_that_is_gone_ends_programs(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read raises an EngineError that says so; when a server is there again, new programs run on it."""
-    monkeypatch.setattr(http_channel, "RECONNECT_S", 0.3)
+    monkeypatch.setattr(http_patience, "RECONNECT_S", 0.3)
     with served(tiny_engine) as server:
         port = int(server.url.rpartition(":")[2])
         backend = pt.HttpBackend(server.url)

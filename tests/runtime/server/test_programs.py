@@ -12,7 +12,7 @@ import pytest
 from tests.native_server import ServedEngine, served
 
 from palmette.runtime.engine import Engine
-from palmette.runtime.server import program_store, programs
+from palmette.runtime.server import held_programs, programs
 from palmette.runtime.server_settings import ServerSettings
 
 Node = dict[str, Any]
@@ -191,8 +191,8 @@ def test_idle_programs_are_dropped(tiny_engine: Engine) -> None:
 def test_programs_are_bounded(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """There are as many programs, nodes and waiting events as there may be, and errors that say so."""
     monkeypatch.setattr(programs, "MAX_PROGRAMS", 2)
-    monkeypatch.setattr(program_store, "MAX_NODES", 3)
-    monkeypatch.setattr(program_store, "PROGRAM_EVENT_BYTES", 1000)
+    monkeypatch.setattr(held_programs, "MAX_NODES", 3)
+    monkeypatch.setattr(held_programs, "PROGRAM_EVENT_BYTES", 1000)
     with served(tiny_engine) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         one, two = opened(client), opened(client)
         answer = client.post("/programs", json={})
