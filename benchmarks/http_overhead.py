@@ -61,6 +61,10 @@ class ScriptedService:
         self._running: dict[ScriptedSession, int] = {}
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def open_sessions(self) -> int:
+        return len(self._running)
+
     def open(self, events: EventSink, options: SessionOptions | None = None) -> ScriptedSession:
         return ScriptedSession(self, events)
 

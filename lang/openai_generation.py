@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypedDict
+from typing import Literal
 
 import msgspec
 
@@ -18,21 +18,19 @@ from palmette.runtime.errors import RequestError
 from palmette.runtime.program import (
     Completion,
     Delta,
-    FinishReason,
     Generate,
     Generated,
     NodeUsage,
     Select,
     Selected,
-    TokenLogprob,
 )
 from palmette.runtime.sampling_params import SamplingParams
 
-from .mock_stop import before_stop
+from .openai_completion import completion_of, shared_counts
 from .openai_errors import ServiceError, is_broken_stream, is_refusal
 from .openai_grammar import Held, asked, by_extensions, by_schema
 from .openai_messages import Prompt, prompt_of
-from .openai_replies import UNKNOWN_TOKEN, Answer, Counts, Endpoint, Piece, Reply
+from .openai_replies import Answer, Counts, Endpoint, Piece, Reply
 from .openai_request import Dialect, chat_fields, sampling_fields
 from .openai_scores import choice_scores, score_prompts
 from .openai_service import Service, lacks
@@ -42,13 +40,6 @@ Show = Callable[[Delta], None]
 
 THINK_TAGS = ("<think>\n", "\n</think>\n\n")
 """Written around reasoning that a service shows apart, as models of that kind write it."""
-
-
-class _Logprobs(TypedDict):
-    """Of a completion."""
-
-    logprobs: tuple[TokenLogprob, ...] | None
-    prompt_logprobs: tuple[TokenLogprob | None, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +160,14 @@ class Answerer:
             tags = THINK_TAGS if self._policy.reasoning == "keep" and held is None else None
             begin = partial(_new_answers, missing, tags)
             answers, counts, shown = await self._request(endpoint, body, begin, node.id, show if streams else None)
-            for answer, count in zip(answers, _shared(counts, answers), strict=True):
+            for answer, count in zip(answers, shared_counts(counts, answers), strict=True):
                 if node.params.prompt_logprobs is not None:
                     answer.split_echo(prompt.text, count.prompt_tokens)
                 text = answer.text if held is None else await asyncio.to_thread(held.read, answer)
                 if text is not None and not (shown and text != answer.text):
-                    completions.append(self._completion(node, answer, text, count))
+                    completions.append(
+                        completion_of(node, answer, text, count, cuts=not self._policy.dialect.extensions)
+                    )
             if len(completions) == node.n:
                 return completions, counts
             if shown:
@@ -254,24 +247,6 @@ class Answerer:
                 raise ServiceError("EngineError", f"{self._service.url} broke off answer {place} of {len(answers)}")
         return answers
 
-    def _completion(self, node: Generate, answer: Answer, text: str, counts: Counts) -> Completion:
-        matched = answer.matched
-        if node.params.stop_regex and not self._policy.dialect.extensions:
-            cut = before_stop(text, msgspec.structs.replace(node.params, stop=()), lambda _: node.grammar is None)
-            text, matched = cut[0], cut[1] or matched
-        token_ids = tuple(entry.token_id for entry in answer.logprobs)
-        return Completion(
-            text=text,
-            token_ids=() if UNKNOWN_TOKEN in token_ids else token_ids,
-            finish_reason=_finish_reason(answer, matched, node.grammar),
-            matched=matched,
-            prompt_tokens=counts.prompt_tokens,
-            cached_tokens=counts.cached_tokens,
-            completion_tokens=counts.completion_tokens,
-            forced_tokens=counts.forced_tokens,
-            **_logprobs(answer, node.params),
-        )
-
     # -- selects ----------------------------------------------------------------------------------------------------
 
     def _may_score(self, prompt: Prompt) -> bool:
@@ -316,51 +291,6 @@ class Answerer:
 
 def _new_answers(count: int, tags: tuple[str, str] | None) -> list[Answer]:
     return [Answer(tags) for _ in range(count)]
-
-
-def _shared(counts: Counts, answers: list[Answer]) -> list[Counts]:
-    """The counts of each answer. Services count all of a request together: of several, each is given an equal part."""
-    count = len(answers)
-    return [
-        Counts(
-            counts.prompt_tokens,
-            counts.cached_tokens,
-            (counts.completion_tokens + count - 1 - place) // count,
-            (counts.forced_tokens + count - 1 - place) // count,
-        )
-        for place in range(count)
-    ]
-
-
-def _logprobs(answer: Answer, params: SamplingParams) -> _Logprobs:
-    """As many of the likeliest tokens as were asked for: services may add the token itself, and the prompt's count."""
-    prompt: tuple[TokenLogprob | None, ...] = ()
-    if params.prompt_logprobs is not None:
-        first = params.prompt_logprobs_from
-        if first >= len(answer.prompt_logprobs):
-            raise RequestError(
-                f"prompt_logprobs_from={first} is past the prompt of {len(answer.prompt_logprobs)} tokens"
-            )
-        scored = answer.prompt_logprobs[first:]
-        prompt = tuple(
-            None if first + place == 0 else _cut(entry, params.prompt_logprobs) for place, entry in enumerate(scored)
-        )
-    return {
-        "logprobs": None
-        if params.logprobs is None
-        else tuple(_cut(entry, params.logprobs) for entry in answer.logprobs),
-        "prompt_logprobs": None if params.prompt_logprobs is None else prompt,
-    }
-
-
-def _cut(entry: TokenLogprob, count: int) -> TokenLogprob:
-    return entry if len(entry.top) <= count else msgspec.structs.replace(entry, top=entry.top[:count])
-
-
-def _finish_reason(answer: Answer, matched: str | int | None, grammar: Grammar | None) -> FinishReason:
-    if answer.finish == "length":
-        return "length"
-    return "grammar" if grammar is not None and matched is None else "stop"
 
 
 def _mismatch(held: Held, answers: list[Answer], attempts: int) -> ServiceError:

@@ -80,6 +80,11 @@ class Engine:
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
+    @property
+    def open_sessions(self) -> int:
+        """How many sessions are open."""
+        return len(self._host)
+
     def open(self, events: EventSink, options: SessionOptions = USUAL_OPTIONS) -> EngineSession:
         """Open an empty request tree whose events go to `events`, called from the engine's thread.
 

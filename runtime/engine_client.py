@@ -60,6 +60,11 @@ class EngineClient:
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
+    @property
+    def open_sessions(self) -> int:
+        """How many sessions are open: those of HTTP clients, and those of the parent's programs."""
+        return len(self._host)
+
     def open(self, events: EventSink, options: SessionOptions = USUAL_OPTIONS) -> ServiceSession:
         """Open an empty tree; see `EngineService.open`."""
         self._check()

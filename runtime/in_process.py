@@ -30,6 +30,10 @@ class InProcessService:
     def tokenizer(self) -> Tokenizer:
         return self._engine.tokenizer
 
+    @property
+    def open_sessions(self) -> int:
+        return self._engine.open_sessions
+
     def open(self, events: EventSink, options: SessionOptions = USUAL_OPTIONS) -> InProcessSession:
         return InProcessSession(self._engine, self._loop, events, options)
 

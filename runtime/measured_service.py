@@ -30,6 +30,10 @@ class MeasuredService:
     def tokenizer(self) -> Tokenizer:
         return self._service.tokenizer
 
+    @property
+    def open_sessions(self) -> int:
+        return self._service.open_sessions
+
     def open(self, events: EventSink, options: SessionOptions = USUAL_OPTIONS) -> ServiceSession:
         return self._service.open(_Measure(events, self._metrics, self._now), options)
 

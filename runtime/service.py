@@ -42,6 +42,10 @@ class EngineService(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
+    @property
+    def open_sessions(self) -> int:
+        """How many sessions are open, whoever opened them."""
+
     def open(self, events: EventSink, options: SessionOptions = USUAL_OPTIONS) -> ServiceSession:
         """Open an empty tree whose events go to `events`, which must be quick and must not block.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -236,22 +237,27 @@ def _build(spec: dict[str, Any], source: str) -> tokenizers.Tokenizer:
 
 
 class _EncodingCache:
-    """Encodings of long strings, least recently used dropped first; bounded by characters kept."""
+    """Encodings of long strings, least recently used dropped first; bounded by characters kept. Any thread may ask."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[tuple[str, bool], EncodedText] = OrderedDict()
         self._characters = 0
+        self._lock = threading.Lock()
 
     def get(self, key: tuple[str, bool]) -> EncodedText | None:
-        if (entry := self._entries.get(key)) is not None:
-            self._entries.move_to_end(key)
-        return entry
+        with self._lock:
+            if (entry := self._entries.get(key)) is not None:
+                self._entries.move_to_end(key)
+            return entry
 
     def put(self, key: tuple[str, bool], encoded: EncodedText) -> None:
-        if not _CACHED_FROM <= len(key[0]) <= _CACHED_CHARACTERS or key in self._entries:
+        if not _CACHED_FROM <= len(key[0]) <= _CACHED_CHARACTERS:
             return
-        self._entries[key] = encoded
-        self._characters += len(key[0])
-        while self._characters > _CACHED_CHARACTERS:
-            (text, _), _ = self._entries.popitem(last=False)
-            self._characters -= len(text)
+        with self._lock:
+            if key in self._entries:
+                return
+            self._entries[key] = encoded
+            self._characters += len(key[0])
+            while self._characters > _CACHED_CHARACTERS:
+                (text, _), _ = self._entries.popitem(last=False)
+                self._characters -= len(text)

@@ -24,6 +24,7 @@ from palmette.runtime.service import EngineService
 from .answers import OpenExchanges
 from .errors import ApiError
 from .native_models import AbortBody
+from .program_store import ProgramStore
 from .responding import json_response
 
 PROTOCOL = 1
@@ -73,8 +74,8 @@ def _add_numbers(router: APIRouter, service: EngineService, settings: ServerSett
     began_s = time.monotonic()
 
     @router.get("/server_info", response_class=Response)
-    async def server_info() -> Response:
-        """The model, the settings that clients may know, the scheduler's counts and the version."""
+    async def server_info(request: Request) -> Response:
+        """The model, the settings that clients may know, what is open, the scheduler's counts and the version."""
         return json_response(
             {
                 "version": version("palmette"),
@@ -83,6 +84,7 @@ def _add_numbers(router: APIRouter, service: EngineService, settings: ServerSett
                 "model": service.model_info,
                 "settings": {name: getattr(settings, name) for name in _PUBLIC_SETTINGS},
                 "stats": _with_ratios(await _stats(service)),
+                "open": _what_is_open(request, service),
                 "uptime_s": time.monotonic() - began_s,
             }
         )
@@ -176,6 +178,18 @@ async def _answer(question: Callable[[], Awaitable[Answer]]) -> Answer:
         raise _unhealthy(f"the scheduler did not answer within {STATS_TIMEOUT_S:g} s") from error
     except EngineError as error:
         raise _unhealthy(str(error)) from error
+
+
+def _what_is_open(request: Request, service: EngineService) -> dict[str, int]:
+    """Generations that are being answered, programs of `/programs` and channels, and all sessions of the engine."""
+    exchanges: OpenExchanges = request.app.state.exchanges
+    programs: ProgramStore = request.app.state.programs
+    return {
+        "requests": len(exchanges),
+        "programs": programs.open_programs,
+        "channels": programs.open_channels,
+        "sessions": service.open_sessions,
+    }
 
 
 def _with_ratios(stats: SchedulerStats) -> dict[str, Any]:

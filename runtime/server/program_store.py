@@ -47,6 +47,10 @@ class ProgramStore:
     def open_programs(self) -> int:
         return len(self._sessions)
 
+    @property
+    def open_channels(self) -> int:
+        return sum(isinstance(held, Channel) for held in self._held.values())
+
     def open_program(self, options: ProgramOptions) -> HeldProgram:
         """A new program.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import string
@@ -10,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from .tool_json import JsonValueEnd, is_object, may_be_call, parsed_call
 from .tool_syntax import SPACE, CallSyntax
 
 _ID_CHARS = string.ascii_letters + string.digits
-_FIRST_KEYS = ("name", "arguments", "parameters", "type", "id")
 _CALL_ID = re.compile(r"\[CALL_ID\][a-zA-Z0-9_-]*$")
 
 
@@ -217,12 +216,12 @@ class ToolParser:
 
     def _read_object(self) -> bool:
         """A call in one JSON object that nothing holds to its form: it counts when it is whole."""
-        if not _may_be_call(self._pending):
+        if not may_be_call(self._pending):
             return self._fail()
         end = self._value.find(self._pending)
         if end is None:
             return False
-        call = _parsed_call(self._pending[:end], needs_arguments=not self._is_opened)
+        call = parsed_call(self._pending[:end], needs_arguments=not self._is_opened)
         if call is None or call[0] not in self._syntax.names:
             return self._fail()
         return self._give_whole(*call, end)
@@ -241,7 +240,7 @@ class ToolParser:
         if end is None:
             return False
         arguments = self._pending[len(head) : end]
-        return self._give_whole(name, arguments, end) if _is_object(arguments) else self._fail()
+        return self._give_whole(name, arguments, end) if is_object(arguments) else self._fail()
 
     def _give_whole(self, name: str, arguments: str, end: int) -> bool:
         self._begin(name, end)
@@ -279,100 +278,9 @@ class ToolParser:
         return True
 
 
-class JsonValueEnd:
-    """Finds the end of the JSON object that a text begins with, however much of it is there.
-
-    Attributes:
-        scanned: characters that were looked at.
-    """
-
-    _IN_STRING = re.compile(r'["\\]')
-    _OUTSIDE = re.compile(r'["{}\[\]]')
-
-    def __init__(self) -> None:
-        self.scanned = 0
-        self._depth = 0
-        self._in_string = False
-        self._escaped = False
-
-    def find(self, text: str) -> int | None:
-        """The end, or None where it has not come. Only what lies behind `scanned` is looked at."""
-        while self.scanned < len(text):
-            if self._escaped:
-                self._escaped = False
-                self.scanned += 1
-                continue
-            found = (self._IN_STRING if self._in_string else self._OUTSIDE).search(text, self.scanned)
-            if found is None:
-                self.scanned = len(text)
-                return None
-            self.scanned = found.end()
-            if self._take(found[0]):
-                return self.scanned
-        return None
-
-    def _take(self, char: str) -> bool:
-        """Go on behind a character that matters; True at the end."""
-        if char == '"':
-            self._in_string = not self._in_string
-        elif char == "\\":
-            self._escaped = True
-        else:
-            self._depth += 1 if char in "{[" else -1
-            return self._depth <= 0
-        return False
-
-
-def _may_be_call(text: str) -> bool:
-    """Whether text may be an object whose first key is one of a call."""
-    start = "".join(text[:40].split())[: max(map(len, _FIRST_KEYS)) + 3]
-    return any(start.startswith(key) or key.startswith(start) for key in (f'{{"{key}"' for key in _FIRST_KEYS))
-
-
 def _goes_on(name: str, head: str) -> bool:
     """Whether `head` may become what stands between the start of a call of `name` and its arguments."""
     rest = head.removeprefix(name).strip(SPACE)
     if not head.startswith(name):
         return name.startswith(head)
     return not rest or any(rest.startswith(mark) or mark.startswith(rest) for mark in ("[ARGS]", "[CALL_ID]"))
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _parsed_call(text: str, *, needs_arguments: bool) -> tuple[str, str] | None:
-    """Name and arguments of a call in a JSON object; the arguments' text as it stands there."""
-    try:
-        call = json.loads(text)
-        members = _member_texts(text)
-    except (ValueError, RecursionError):
-        return None
-    name = call.get("name")
-    key = next((key for key in ("arguments", "parameters") if key in call), None)
-    if not isinstance(name, str):
-        return None
-    if key is None:
-        return None if needs_arguments else (name, "{}")
-    arguments = call[key]
-    if isinstance(arguments, str):  # JSON in JSON, as some models write
-        return (name, arguments.strip()) if _is_object(arguments) else None
-    return (name, members[key]) if isinstance(arguments, dict) else None
-
-
-def _member_texts(text: str) -> dict[str, str]:
-    """The text of each value of a JSON object that is known to be one."""
-    decoder = json.JSONDecoder()
-    space = re.compile(r"[\s,:]*")
-    members: dict[str, str] = {}
-    place = space.match(text, 1).end()  # type: ignore[union-attr]  # it matches nothing, too
-    while text[place] != "}":
-        key, end = decoder.raw_decode(text, place)
-        start = space.match(text, end).end()  # type: ignore[union-attr]
-        _, end = decoder.raw_decode(text, start)
-        members[key] = text[start:end]
-        place = space.match(text, end).end()  # type: ignore[union-attr]
-    return members

@@ -135,7 +135,7 @@ def test_request_ids_go_in_and_out(http: httpx.Client) -> None:
 def test_the_key_is_asked_for(guarded: str) -> None:
     """Without the right key there is 401, and /health alone is open."""
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": KEY}, {"authorization": "Bearer \xe9"}):
-        encoded = {name: value.encode("latin-1") for name, value in headers.items()}
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         response = httpx.get(f"{guarded}/v1/models", headers=encoded)
         assert response.status_code == 401
         assert response.json()["error"]["code"] == "invalid_api_key"

@@ -15,8 +15,8 @@ from tests.native_server import served
 from palmette.runtime.engine import Engine
 from palmette.runtime.server_settings import ServerSettings
 
-HELLO = [{"role": "user", "content": "Hello there"}]
-WEATHER = {
+HELLO: Any = [{"role": "user", "content": "Hello there"}]
+WEATHER: Any = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -94,7 +94,7 @@ def refusal(http: httpx.Client, **fields: Any) -> dict[str, Any]:
 
 def test_an_answer_has_openais_shape(client: openai.OpenAI) -> None:
     """OpenAI's client reads the answer."""
-    answer = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5)  # type: ignore[arg-type]
+    answer = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5)
     assert answer.object == "chat.completion"
     assert answer.choices[0].message.role == "assistant"
     assert answer.choices[0].message.refusal is None
@@ -177,7 +177,7 @@ def test_structured_answers_are_parsed(client: openai.OpenAI) -> None:
     """`parse` of OpenAI's client gets an object of the model's class, from whatever the model is made to write."""
     answer = client.chat.completions.parse(
         model="tiny",
-        messages=HELLO,  # type: ignore[arg-type]
+        messages=HELLO,
         response_format=Person,
         max_tokens=100,
     )
@@ -199,8 +199,8 @@ def test_tools_are_called_with_valid_arguments(client: openai.OpenAI, choice: An
     """A call that must come has a known name and arguments that its schema allows."""
     answer = client.chat.completions.create(
         model="tiny",
-        messages=HELLO,  # type: ignore[arg-type]
-        tools=[WEATHER],  # type: ignore[list-item]
+        messages=HELLO,
+        tools=[WEATHER],
         tool_choice=choice,
         parallel_tool_calls=False,
         max_tokens=150,
@@ -255,7 +255,7 @@ def test_logprobs_have_bytes_and_likeliest_tokens(client: openai.OpenAI) -> None
     """There is an entry a token whose bytes join to the content, with as many likeliest tokens as asked for."""
     answer = client.chat.completions.create(
         model="tiny",
-        messages=HELLO,  # type: ignore[arg-type]
+        messages=HELLO,
         temperature=0,
         max_tokens=8,
         logprobs=True,
@@ -344,7 +344,7 @@ def test_the_asynchronous_client_streams(url: str) -> None:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
             stream = await client.chat.completions.create(
                 model="tiny",
-                messages=HELLO,  # type: ignore[arg-type]
+                messages=HELLO,
                 stream=True,
                 max_tokens=12,
                 temperature=0,

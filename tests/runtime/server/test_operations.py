@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -45,6 +46,7 @@ class BrokenService:
 
     model_info = ModelInfo(name="broken", context_length=8, vocab_size=8)
     tokenizer: Any = None
+    open_sessions = 0
 
     def __init__(self, *, hangs: bool) -> None:
         self._hangs = hangs
@@ -146,6 +148,28 @@ def test_server_info_tells_no_secret(tiny_engine: Engine) -> None:
     assert (info["model_name"], info["model"]["context_length"]) == ("shown", tiny_engine.model_info.context_length)
     assert info["stats"]["total_pages"] == tiny_engine.stats().total_pages
     assert {"hit_rate", "scheduler_overhead_fraction"} <= set(info["stats"])
+
+
+def test_server_info_counts_what_is_open(tiny_engine: Engine) -> None:
+    """A request that is being answered, a program, a channel and its program; and nothing once they are gone."""
+    nothing = {"requests": 0, "programs": 0, "channels": 0, "sessions": 0}
+    with served(tiny_engine) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+
+        def what_is_open() -> Any:
+            return client.get("/server_info").json()["open"]
+
+        assert what_is_open() == nothing
+        program = client.post("/programs", json={}).json()["id"]
+        channel = client.post("/channels").json()["id"]
+        client.put(f"/channels/{channel}/messages/1", json=[{"type": "open", "program": 1}])
+        body = {"text": "a", "stream": True, "sampling_params": {"max_tokens": 100_000, "ignore_eos": True}}
+        with client.stream("POST", "/generate", json=body):
+            assert what_is_open() == {"requests": 1, "programs": 2, "channels": 1, "sessions": 3}
+        client.delete(f"/programs/{program}")
+        client.delete(f"/channels/{channel}")
+        deadline = time.monotonic() + 60
+        while what_is_open() != nothing:
+            assert time.monotonic() < deadline
 
 
 def test_metrics_follow_what_happens(client: httpx.Client) -> None:

@@ -111,6 +111,8 @@ def test_a_call_that_must_come(marked: Marked, choice: Any) -> None:
     answer = completed(marked, tool_choice=choice, parallel_tool_calls=False)
     assert not answer.choices[0].message.content
     assert_calls(answer.choices[0].message)
-    asked: dict[str, Any] = {"model": "default", "input": "Rome?", "tool_choice": "required", "max_output_tokens": 90}
-    response = marked.client.responses.create(tools=[{"type": "function", "strict": True, **FUNCTION}], **asked)
+    tools: Any = [{"type": "function", "strict": True, **FUNCTION}]
+    response = marked.client.responses.create(
+        model="default", input="Rome?", tools=tools, tool_choice="required", max_output_tokens=90
+    )
     assert {item.type for item in response.output} == {"function_call"}
