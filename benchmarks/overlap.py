@@ -2,8 +2,8 @@
 
     python benchmarks/overlap.py [--tokens N] [--repeats N] [--json OUT]
 
-Everything but the model is real. Step times are those of an 8B model on an H200 (`docs/benchmarks.md`). The overhead is the
-part of the time in which the device had nothing to do.
+Everything but the model is real. Step times are those of an 8B model on an H200 (`docs/benchmarks.md`). The overhead is
+the part of the time in which the device had nothing to do.
 """
 
 from __future__ import annotations

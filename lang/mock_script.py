@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from palmette.constrained import Grammar
 from palmette.constrained.errors import PalmetteError
-from palmette.constrained.matches import matches
+from palmette.constrained.whole_match import matches
 from palmette.runtime.program import Completion, FinishReason, Generate, Select
 
 from .mock_logprobs import mock_logprobs, mock_prompt_logprobs, mock_token_id

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from palmette.constrained.errors import GrammarError
 from palmette.constrained.grammar import Grammar
 from palmette.constrained.json_options import options_of, options_text
-from palmette.constrained.matches import matches
+from palmette.constrained.whole_match import matches
 
 from .openai_replies import Answer, Endpoint
 

@@ -13,7 +13,7 @@ from .server_settings import LogFormat, LogLevel, ServerSettings
 
 if TYPE_CHECKING:
     from .engine import Engine
-    from .runtime_client import Runtime
+    from .processes.runtime_client import Runtime
 
 
 class ServerOptions(TypedDict, total=False):
@@ -99,7 +99,7 @@ def launch(
 
 
 def _launch_processes(model: str | None, restart: bool, settings: Mapping[str, Any]) -> Runtime:
-    from .runtime_client import Runtime
+    from .processes.runtime_client import Runtime
 
     _refuse_unknown(settings, restart=None)
     engine = {name: settings[name] for name in EngineSettings.__annotations__ if name in settings}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from palmette.constrained.errors import PalmetteError
-from palmette.constrained.stop_pattern import StopPatterns, stop_patterns
+
+if TYPE_CHECKING:
+    from palmette.constrained.stop_pattern import StopPatterns
 
 _MOST = 256
 _compiled: dict[tuple[str, ...], StopPatterns | PalmetteError] = {}
@@ -16,6 +20,8 @@ def compiled_stops(patterns: tuple[str, ...]) -> StopPatterns | PalmetteError:
     """
     known = _compiled.get(patterns)
     if known is None:
+        from palmette.constrained.stop_pattern import stop_patterns
+
         try:
             known = stop_patterns(patterns)
         except PalmetteError as error:

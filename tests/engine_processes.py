@@ -10,7 +10,7 @@ from pathlib import Path
 
 from palmette.bench import fake_model
 from palmette.runtime.config import EngineConfig
-from palmette.runtime.runtime_client import Runtime
+from palmette.runtime.processes.runtime_client import Runtime
 from palmette.runtime.server_settings import ServerSettings
 
 LIMIT_S = 120.0

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from palmette import constrained
+
 REPOSITORY = Path(__file__).parents[1]
 HEAVY = ("gguf", "interegular", "numba", "rich", "safetensors", "tokenizers", "torch", "transformers", "typer")
 
@@ -29,6 +31,28 @@ def test_import_is_light(module: str) -> None:
     """Importing a public module loads no model library, no compiler and no terminal library."""
     loaded = run_python(f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))")
     assert not set(HEAVY) & set(json.loads(loaded))
+
+
+@pytest.mark.parametrize("process", ["server_process", "scheduler_process", "detokenizer_process", "runtime_client"])
+def test_processes_import_no_front_ends_of_grammars(process: str) -> None:
+    """No process of an engine waits at its start for what compiles grammars."""
+    loaded = run_python(f"import json, sys, palmette.runtime.processes.{process}; print(json.dumps(list(sys.modules)))")
+    assert not {"compiler", "json_schema", "regex", "vocabulary"} & {
+        name.removeprefix("palmette.constrained.") for name in json.loads(loaded)
+    }
+
+
+def test_public_names_of_constrained_are_loaded_when_used() -> None:
+    """Every public name of `palmette.constrained` is found by attribute, import and `dir`, and no other is."""
+    code = (
+        "import palmette.constrained as package\n"
+        "import palmette.constrained.whole_match\n"
+        "assert callable(package.matches) and package.matches(package.Grammar.regex('a'), 'a')\n"
+        "assert set(package.__all__) <= set(dir(package))\n"
+        "found = {name: getattr(package, name) for name in package.__all__}\n"
+        "print(len(found), hasattr(package, 'nothing'))"
+    )
+    assert run_python(code).split() == [str(len(constrained.__all__)), "False"]
 
 
 def test_command_line_imports_no_torch() -> None:

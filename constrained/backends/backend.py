@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from palmette.constrained.grammar import Grammar
-from palmette.constrained.limits import CompileLimits
-from palmette.constrained.vocabulary import Vocabulary
-
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from palmette.constrained.grammar import Grammar
+    from palmette.constrained.limits import CompileLimits
     from palmette.constrained.matcher import Matcher
+    from palmette.constrained.vocabulary import Vocabulary
 
 
 class TokenGrammar(Protocol):

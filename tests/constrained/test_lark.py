@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from palmette.constrained import Grammar, GrammarError, UnsatisfiableGrammarError, UnsupportedGrammarError
 from palmette.constrained.lark_terminals import COMMON_TERMINALS
-from palmette.constrained.matches import matches
+from palmette.constrained.whole_match import matches
 
 ARITHMETIC = Grammar.lark("""
     start: sum

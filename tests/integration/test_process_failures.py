@@ -17,11 +17,11 @@ from tests.wire import Listener, complete
 
 import palmette as pt
 from palmette.bench import fake_model
-from palmette.runtime import runtime_client
+from palmette.runtime.processes import runtime_client
 from palmette.runtime.config import EngineConfig
 from palmette.runtime.errors import EngineError
+from palmette.runtime.processes.runtime_client import Runtime
 from palmette.runtime.program import Failed, Generate, Generated, Text
-from palmette.runtime.runtime_client import Runtime
 from palmette.runtime.sampling_params import SamplingParams
 from palmette.runtime.server_settings import ServerSettings
 

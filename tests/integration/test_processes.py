@@ -28,8 +28,8 @@ from palmette.runtime import launch
 from palmette.runtime.engine import Engine
 from palmette.runtime.errors import EngineError, ModelLoadError, RequestError
 from palmette.runtime.messages import SessionOptions
+from palmette.runtime.processes.runtime_client import Runtime
 from palmette.runtime.program import Event, Failed, Generate, Generated, Node, Reference, Select, Selected, Text
-from palmette.runtime.runtime_client import Runtime
 from palmette.runtime.sampling_params import SamplingParams
 from palmette.runtime.server_settings import ServerSettings
 
@@ -283,7 +283,7 @@ from pathlib import Path
 import palmette as pt
 from palmette.bench import fake_model
 from palmette.runtime.config import EngineConfig
-from palmette.runtime.runtime_client import Runtime
+from palmette.runtime.processes.runtime_client import Runtime
 from palmette.runtime.server_settings import ServerSettings
 
 engine = Runtime.start(

@@ -90,8 +90,16 @@ def essence(event: Event) -> object:
 @pytest.fixture(scope="module")
 def expected(tiny_model_folder: Path) -> Iterator[dict[int, object]]:
     """The answers of the plainest engine there is."""
-    settings = {"radix_cache": False, "overlap": False, "policy": "fcfs", "page_size": 1}
-    with launch(str(tiny_model_folder), processes=False, seed=0, max_total_tokens=30_000, **settings) as engine:  # type: ignore[arg-type]  # a table of settings
+    with launch(
+        str(tiny_model_folder),
+        processes=False,
+        seed=0,
+        max_total_tokens=30_000,
+        radix_cache=False,
+        overlap=False,
+        policy="fcfs",
+        page_size=1,
+    ) as engine:
         yield answers(engine)
 
 

@@ -15,9 +15,9 @@ import pytest
 import zmq
 
 from palmette.runtime.errors import EngineError
-from palmette.runtime.private_folder import make_private_folder, remove_private_folder, socket_path
+from palmette.runtime.processes.private_folder import make_private_folder, remove_private_folder, socket_path
+from palmette.runtime.processes.sockets import LONGEST_PATH, Receiver, Sender, encode
 from palmette.runtime.program import Text
-from palmette.runtime.sockets import LONGEST_PATH, Receiver, Sender, encode
 
 Context = zmq.Context[zmq.Socket[bytes]]
 

@@ -16,19 +16,19 @@ from palmette.constrained.errors import GrammarBackendError
 from palmette.runtime.config import EngineConfig
 from palmette.runtime.errors import EngineError, ModelLoadError
 from palmette.runtime.models import UnsupportedModelError
-from palmette.runtime.process_errors import error_of
-from palmette.runtime.process_messages import ChildSettings, FromChild, Progress, Ready, Refused, Stop
+from palmette.runtime.processes.process_errors import error_of
+from palmette.runtime.processes.process_messages import ChildSettings, FromChild, Progress, Ready, Refused, Stop
+from palmette.runtime.processes.supervisor import LOG_LINES, ChildEnd, ChildSpec, Supervisor
 from palmette.runtime.server_settings import ServerSettings
-from palmette.runtime.supervisor import LOG_LINES, ChildEnd, ChildSpec, Supervisor
 
 LIMIT_S = 60.0
 
 # What a process of the test does, on top of what each process of an engine does
 WORK = """
 import sys, threading, time
-from palmette.runtime.child import run_child
+from palmette.runtime.processes.child import run_child
 from palmette.runtime.errors import ModelLoadError
-from palmette.runtime.process_messages import Ready
+from palmette.runtime.processes.process_messages import Ready
 
 def work(child):
     print("a library prints")

@@ -20,7 +20,7 @@ from .serve_options import COMMAND_OPTIONS, help_lines, with_setting_options
 from .until_signal import Terminated, ended_by_signals, run_until_signal
 
 if TYPE_CHECKING:
-    from palmette.runtime.runtime_client import Runtime
+    from palmette.runtime.processes.runtime_client import Runtime
 
 EXIT_TERMINATED = 143
 """SIGTERM before the model was ready: 128 + 15."""

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from palmette.runtime.runtime_client import Runtime
+    from palmette.runtime.processes.runtime_client import Runtime
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -8,7 +8,8 @@ import stat
 import tempfile
 from pathlib import Path
 
-from .errors import EngineError
+from palmette.runtime.errors import EngineError
+
 from .sockets import LONGEST_PATH
 
 _LONGEST_NAME = len("/palmette-12345678/detokenizer")

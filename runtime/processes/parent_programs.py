@@ -6,9 +6,12 @@ import asyncio
 import logging
 from functools import partial
 
+from palmette.runtime.errors import EngineError, RequestError
+from palmette.runtime.messages import Question
+from palmette.runtime.program import Delta, Event, Failed, Generate, Node, Select
+from palmette.runtime.service import ServiceSession
+
 from .engine_client import EngineClient
-from .errors import EngineError, RequestError
-from .messages import Question
 from .process_messages import (
     CloseProgram,
     ExtendProgram,
@@ -18,8 +21,6 @@ from .process_messages import (
     ProgramEvents,
     QuestionFailed,
 )
-from .program import Delta, Event, Failed, Generate, Node, Select
-from .service import ServiceSession
 from .sockets import Sender, encode
 
 logger = logging.getLogger("palmette.server")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 
 from palmette.constrained.errors import PalmetteError
+from palmette.runtime.errors import EngineError
 
-from .errors import EngineError
 from .process_messages import Refused
 
 

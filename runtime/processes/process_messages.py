@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-from .config import EngineConfig
-from .messages import Answer, Question, SessionOptions, StepOutput
-from .program import Event, ModelInfo, Node
-from .server_settings import ServerSettings
+from palmette.runtime.config import EngineConfig
+from palmette.runtime.messages import Answer, Question, SessionOptions, StepOutput
+from palmette.runtime.program import Event, ModelInfo, Node
+from palmette.runtime.server_settings import ServerSettings
 
 # -- sockets --------------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
-from .errors import EngineError, RequestError
-from .jobs import Job
-from .messages import (
+from palmette.runtime.errors import EngineError, RequestError
+from palmette.runtime.jobs import Job
+from palmette.runtime.messages import (
     USUAL_OPTIONS,
     AbortRequest,
     Answer,
@@ -24,11 +24,12 @@ from .messages import (
     StepOutput,
     ToScheduler,
 )
-from .program import ModelInfo
-from .program_host import ProgramHost
-from .service import EventSink, ServiceSession
+from palmette.runtime.program import ModelInfo
+from palmette.runtime.program_host import ProgramHost
+from palmette.runtime.service import EventSink, ServiceSession
+from palmette.runtime.tokenizer import Tokenizer
+
 from .sockets import Sender, encode
-from .tokenizer import Tokenizer
 
 
 class EngineClient:

@@ -1,4 +1,4 @@
-"""The server's process: ``python -m palmette.runtime.server_process``, started by supervisor.py.
+"""The server's process: ``python -m palmette.runtime.processes.server_process``, started by supervisor.py.
 
 Request trees of all programs and their tokenizer, HTTP for clients, and a socket for the programs of the parent. It
 loads no tensors.
@@ -15,18 +15,20 @@ from functools import partial
 import msgspec
 import zmq
 
+from palmette.runtime.messages import Answer, StepOutput, ToScheduler
+from palmette.runtime.program import ModelInfo
+from palmette.runtime.server.app import create_app
+from palmette.runtime.server.program_store import ProgramStore
+from palmette.runtime.server.serving import HttpServer, listen
+from palmette.runtime.status_line import report_status
+from palmette.runtime.tokenizer import Tokenizer
+
 from .child import Child, run_child
 from .engine_client import EngineClient
-from .messages import Answer, StepOutput, ToScheduler
 from .parent_programs import ParentPrograms
 from .private_folder import remove_private_folder, socket_path
 from .process_messages import FromServer, ModelLoaded, Ready, Stop, ToServer
-from .program import ModelInfo
-from .server.app import create_app
-from .server.serving import HttpServer, listen
 from .sockets import Receiver, Sender
-from .status_line import report_status
-from .tokenizer import Tokenizer
 
 logger = logging.getLogger("palmette.server")
 
@@ -66,25 +68,29 @@ class ServerProcess:
         self._client = client = EngineClient(self._scheduler, tokenizer, info, seed=self._settings.engine.seed)
         self._programs = ParentPrograms(client, self._parent)
         await self._joined.wait()
-        http = HttpServer(create_app(client, server), server)
+        app = create_app(client, server)
+        http = HttpServer(app, server)
         serving = await http.begin(listener)
         self._child.report(Ready(info, listener.getsockname()[1]))
         status = asyncio.create_task(report_status(client.stats, server.status_interval_s))
-        await self._wait_for_the_end(http, serving)
+        await self._wait_for_the_end(http, serving, app.state.programs)
         if self._failure is not None:
             raise self._failure
         status.cancel()
         self._context.destroy(linger=500)
 
-    async def _wait_for_the_end(self, http: HttpServer, serving: asyncio.Task[None]) -> None:
+    async def _wait_for_the_end(self, http: HttpServer, serving: asyncio.Task[None], programs: ProgramStore) -> None:
         assert self._client is not None
         if self._failure is None:
             await self._until_stopped(serving, None)
         stop = self._stop
         http.drain(stop.drain_s)
+        programs.drain()  # streams of programs and channels that are idle would else last until the time is over
         if stop.reason is None:  # a second request for the end comes from somebody who does not want to wait
             await self._until_stopped(asyncio.create_task(self._until_idle(serving)), stop.drain_s)
-        self._client.fail(self._stop.reason or "the server is shutting down")
+        reason = self._stop.reason or "the server is shutting down"
+        self._client.fail(reason)
+        programs.close(reason)  # after the failures, which its streams are to tell
         await serving
 
     async def _until_idle(self, serving: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""The detokenizer's process: ``python -m palmette.runtime.detokenizer_process``, started by supervisor.py.
+"""The detokenizer's process: ``python -m palmette.runtime.processes.detokenizer_process``, started by supervisor.py.
 
 Text of a step is made here while the scheduler plans the next one. It loads the tokenizer's vocabulary and no tensors.
 """
@@ -10,8 +10,9 @@ import threading
 import msgspec
 import zmq
 
+from palmette.runtime.messages import StepOutput
+
 from .child import Child, run_child
-from .messages import StepOutput
 from .private_folder import socket_path
 from .process_messages import Ready
 from .sockets import Receiver, Sender
@@ -25,8 +26,8 @@ def main(child: Child) -> None:
     receiver = Receiver(context, socket_path(folder, "detokenizer"), decoder)
     server: Sender[StepOutput] = Sender(context, socket_path(folder, "server"))
     child.report_progress("loads the tokenizer")
-    from .detokenizer import Detokenizer
-    from .tokenizer import Tokenizer
+    from palmette.runtime.detokenizer import Detokenizer
+    from palmette.runtime.tokenizer import Tokenizer
 
     detokenizer = Detokenizer(Tokenizer.load(child.settings.engine.model or "").token_bytes)
     stopped = threading.Event()

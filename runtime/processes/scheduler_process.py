@@ -1,4 +1,4 @@
-"""The scheduler's process: ``python -m palmette.runtime.scheduler_process``, started by supervisor.py.
+"""The scheduler's process: ``python -m palmette.runtime.processes.scheduler_process``, started by supervisor.py.
 
 It owns one GPU: the model, its KV pool, the radix tree and the queues. With several GPUs there is one such process for
 each rank: rank 0 receives requests and decides, and broadcasts what it took in, so that every rank plans the same
@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import zmq
 
+from palmette.runtime.config import EngineConfig
+from palmette.runtime.intake import Intake
+from palmette.runtime.messages import Answer, FromScheduler, StepOutput, ToScheduler
+from palmette.runtime.program import ModelInfo
+from palmette.runtime.scheduler_loop import SchedulerLoop
+
 from .child import Child, run_child
-from .config import EngineConfig
-from .intake import Intake
-from .messages import Answer, FromScheduler, StepOutput, ToScheduler
 from .private_folder import socket_path
 from .process_messages import ModelLoaded, Ready
-from .program import ModelInfo
-from .scheduler_loop import SchedulerLoop
 from .sockets import Receiver, Sender
 
 if TYPE_CHECKING:
-    from .scheduler import Scheduler
-    from .tokenizer import Tokenizer
+    from palmette.runtime.scheduler import Scheduler
+    from palmette.runtime.tokenizer import Tokenizer
 
 _LOOK_AGAIN_S = 1.0
 """Most time without a look at what only waits: a request may have passed its time limit."""

@@ -16,17 +16,17 @@ from typing import Self
 import msgspec
 
 from palmette.constrained.errors import PalmetteError
+from palmette.runtime.config import EngineConfig
+from palmette.runtime.errors import EngineError
+from palmette.runtime.messages import USUAL_OPTIONS, CacheTree, Question, SchedulerStats, SessionOptions
+from palmette.runtime.model_path import find_model
+from palmette.runtime.program import ModelInfo
+from palmette.runtime.server_settings import ServerSettings
 
-from .config import EngineConfig
 from .engine_processes import Address, EngineProcesses
-from .errors import EngineError
 from .loading_line import LoadingLine
-from .messages import USUAL_OPTIONS, CacheTree, Question, SchedulerStats, SessionOptions
-from .model_path import find_model
 from .process_messages import DEFAULT_LOADER, ChildSettings
-from .program import ModelInfo
 from .remote_session import EventSink, RemoteSession
-from .server_settings import ServerSettings
 
 logger = logging.getLogger("palmette.engine")
 

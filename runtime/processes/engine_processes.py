@@ -17,9 +17,10 @@ import msgspec
 import zmq
 
 from palmette.constrained.errors import PalmetteError
+from palmette.runtime.errors import EngineError, RequestError
+from palmette.runtime.messages import Answer, Question, SessionOptions
+from palmette.runtime.program import ModelInfo
 
-from .errors import EngineError, RequestError
-from .messages import Answer, Question, SessionOptions
 from .private_folder import make_private_folder, remove_private_folder, socket_path
 from .process_errors import error_of
 from .process_messages import (
@@ -35,7 +36,6 @@ from .process_messages import (
     Refused,
     Stop,
 )
-from .program import ModelInfo
 from .remote_session import EventSink, RemoteSession
 from .sockets import Receiver, Sender, encode
 from .supervisor import ChildEnd, ChildSpec, Supervisor
@@ -44,9 +44,9 @@ logger = logging.getLogger("palmette.engine")
 
 SERVER = "server"
 MODULES = {
-    "scheduler": "palmette.runtime.scheduler_process",
-    "detokenizer": "palmette.runtime.detokenizer_process",
-    SERVER: "palmette.runtime.server_process",
+    "scheduler": "palmette.runtime.processes.scheduler_process",
+    "detokenizer": "palmette.runtime.processes.detokenizer_process",
+    SERVER: "palmette.runtime.processes.server_process",
 }
 
 _LAST_ANSWERS_S = 2.0

@@ -11,7 +11,7 @@ from tests.constrained.strategies import patterns, texts
 
 from palmette.constrained import Grammar, GrammarError, compile_grammar, matches
 from palmette.constrained.compiler import compile_plain
-from palmette.constrained.matches import single_bytes
+from palmette.constrained.whole_match import single_bytes
 
 PLAIN = [
     Grammar.regex(r"(ab|a){2,200}[^b]{0,3}"),

@@ -20,8 +20,8 @@ from typing import Protocol
 import msgspec
 
 from palmette.constrained.errors import PalmetteError
+from palmette.runtime.logging_setup import LogSettings, configure_logging
 
-from .logging_setup import LogSettings, configure_logging
 from .process_messages import ChildSettings, FromChild, Progress, Ready, Refused, Stop
 
 logger = logging.getLogger("palmette.process")

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from .errors import EngineError, RequestError
+from palmette.runtime.errors import EngineError, RequestError
+from palmette.runtime.program import Delta, Event, Failed, Generate, Node, Select
+from palmette.runtime.program_host import NodeIds
+
 from .process_messages import AbortProgram, CloseProgram, ExtendProgram, FromParent
-from .program import Delta, Event, Failed, Generate, Node, Select
-from .program_host import NodeIds
 from .sockets import encode
 
 logger = logging.getLogger("palmette.engine")
