@@ -24,8 +24,9 @@ model: $(STAMP) ## fetch the default model into the user's cache, once
 demo: model ## run examples/fork_and_judge.py on the default model
 	@$(PY) -m palmette run examples/fork_and_judge.py
 
+# With bytecode: tests start some hundred processes, each of which would compile the package anew.
 test: model ## run every test
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 check: $(STAMP) ## format, lint, types and import contracts
 	$(PY) -m ruff format --check .

@@ -154,14 +154,28 @@ class Book:
 
     Attributes:
         wrong: the messages of broken laws, the first of each kind.
+        broken: how many there were, by kind.
         lenient: while it is true, and for visits begun then, the server may be gone.
+        begun: visits so far.
+        open: those that have not ended, by number.
     """
 
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     broken: Counter[str] = field(default_factory=Counter)
     lenient: bool = False
-    open: int = 0
+    begun: int = 0
+    open: dict[int, str] = field(default_factory=dict)
+
+    def begin(self, kind: str) -> int:
+        """A visit begins; its number."""
+        self.begun += 1
+        self.open[self.begun] = kind
+        return self.begun
+
+    def open_since(self, number: int) -> list[str]:
+        """The kinds of visits that are open and were begun before the one of this number."""
+        return [kind for begun, kind in self.open.items() if begun <= number]
 
     def note_wrong(self, kind: str, message: str) -> None:
         """A law is broken."""
@@ -182,6 +196,7 @@ class Client:
 
     Args:
         kinds: by name, each with its weight.
+        seed: of the draws; the first visit goes through the kinds with it, so that many clients make all of them.
     """
 
     def __init__(
@@ -192,16 +207,18 @@ class Client:
         self._kinds = kinds
         self._names = list(kinds)
         self._weights = [weight for _, weight in kinds.values()]
+        self._first: str | None = self._names[seed % len(kinds)]
 
     async def run(self, until: asyncio.Event) -> None:
         """Make visits until `until` is set; the last one is not cut short."""
         while not until.is_set():
-            name = self._visit.rng.choices(self._names, self._weights)[0]
-            lenient, self._book.open = self._book.lenient, self._book.open + 1
+            name = self._first or self._visit.rng.choices(self._names, self._weights)[0]
+            self._first = None
+            number = self._book.begin(name)
             try:
-                end = await self._made(name, lenient)
+                end = await self._made(name, self._book.lenient)
             finally:
-                self._book.open -= 1
+                del self._book.open[number]
             self._book.ends[name, end] += 1
             if end == "cut":
                 await asyncio.sleep(0.2)
@@ -215,8 +232,10 @@ class Client:
             return "hangs"
         except WrongAnswerError as error:
             return self._told(name, str(error), "told", lenient)
-        except httpx.TransportError as error:
+        except (httpx.TransportError, OSError) as error:
             return self._told(name, f"{type(error).__name__}: {error}", "cut", lenient)
+        except Exception as error:  # an answer of another form than its kind expects
+            return self._told(name, f"{type(error).__name__}: {error}", "told", lenient)
 
     def _told(self, name: str, message: str, end: str, lenient: bool) -> str:
         """The end of a visit that ended in an error, which is in order while the server may be gone."""

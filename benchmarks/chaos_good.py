@@ -41,7 +41,9 @@ REGEXES = (
     r"\d{1,3}(\.\d{1,3}){3}",
     r"[a-z]{1,8}@[a-z]{1,8}\.(org|net)",
 )
-TOOL = {
+SPECIAL = re.compile(r"<\|[a-z_]+\|>")
+"""The text of a special token, which an answer does not show."""
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -98,7 +100,8 @@ async def chat_stream(visit: Visit) -> str:
             for choice in message.data["choices"]:
                 text += choice["delta"].get("content") or ""
                 for token in (choice.get("logprobs") or {}).get("content") or ():
-                    tokens += bytes(token["bytes"] or ())
+                    if not SPECIAL.fullmatch(token["token"]):  # no text of an answer
+                        tokens += bytes(token["bytes"] or ())
                 ends += [choice["finish_reason"]] if choice["finish_reason"] else []
     check(done, "the stream ended without [DONE]")
     check(ends == ["length"], f"the stream ended with {ends}")
@@ -142,8 +145,8 @@ async def generate_stream(visit: Visit) -> str:
                 results[message.data["index"]] = message.data
     check(results.keys() == {0, 1}, f"results of {sorted(results)}")
     for index, result in results.items():
-        for place, answer in enumerate(result["answers"]):
-            check(pieces.get((index, place), "") == answer["text"], f"pieces {pieces} of {answer}")
+        for number, answer in enumerate(result["answers"]):
+            check(pieces.get((index, number), "") == answer["text"], f"pieces {pieces} of {answer}")
     return "ok"
 
 

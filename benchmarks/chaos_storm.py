@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,7 @@ class Outcome:
 
     book: Book
     memory: dict[str, list[float]] = field(default_factory=dict)
-    growth: dict[str, float] = field(default_factory=dict)
+    growth: dict[str, tuple[float, int]] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -49,24 +49,49 @@ async def pools(url: str, clients: int) -> AsyncIterator[list[httpx.AsyncClient]
 
 
 async def storm(
-    url: str, parent: int, *, seconds: float, clients: int, scale: Scale, seed: int = 0, book: Book | None = None
+    url: str,
+    parent: int,
+    book: Book,
+    *,
+    until: asyncio.Event,
+    clients: int,
+    scale: Scale,
+    seed: int = 0,
+    without: Collection[str] = (),
 ) -> Outcome:
-    """Have so many clients at a server for so long, then look at what is left."""
-    book = book or Book()
+    """Have so many clients at a server until `until` is set and their last visits are over.
+
+    Args:
+        parent: the process above those whose memory is looked at.
+        without: kinds of requests that are not made.
+    """
+    kinds = {name: kind for name, kind in KINDS.items() if name not in without}
     began_s = time.monotonic()
     memory = Memory(parent)
     watching = asyncio.create_task(memory.watch())
-    until = asyncio.Event()
-    asyncio.get_running_loop().call_later(seconds, until.set)
     async with pools(url, clients) as made:
-        runs = [Client(made[i % len(made)], book, KINDS, scale, seed + i).run(until) for i in range(clients)]
+        runs = [Client(made[i % len(made)], book, kinds, scale, seed + i).run(until) for i in range(clients)]
         await asyncio.gather(*runs)
     watching.cancel()
-    outcome = Outcome(book, memory.table(), {name: memory.growth(name) for name in memory.samples})
-    outcome.seconds = time.monotonic() - began_s
+    growth = {name: memory.growth(name) for name in memory.samples}
+    return Outcome(book, memory.table(), growth, seconds=time.monotonic() - began_s)
+
+
+async def storm_and_rest(
+    url: str, parent: int, *, seconds: float, clients: int, scale: Scale, seed: int = 0, without: Collection[str] = ()
+) -> Outcome:
+    """Have so many clients at a server for so long, then look at what is left."""
+    until = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, until.set)
+    outcome = await storm(url, parent, Book(), until=until, clients=clients, scale=scale, seed=seed, without=without)
+    await rest(url, outcome)
+    return outcome
+
+
+async def rest(url: str, outcome: Outcome) -> None:
+    """See that nothing is left at a server whose clients are gone."""
     async with pools(url, 1) as (http,):
         try:
             outcome.stats = await come_to_rest(http)
         except WrongAnswerError as error:
-            book.note_wrong("at the end", str(error))
-    return outcome
+            outcome.book.note_wrong("at the end", str(error))

@@ -49,13 +49,16 @@ class Memory:
             found[name] = [round(statistics.median(each) / 2**20, 1) for _, each in sorted(minutes.items())]
         return found
 
-    def growth(self, name: str) -> float:
-        """How much a process grew between the half minute after the first minute and the last one, as a part of it."""
+    def growth(self, name: str) -> tuple[float, int]:
+        """How much a process grew from the half minute after the first minute to the last: as a part, and in bytes."""
         samples = self.samples[name]
         last_s = samples[-1][0]
         early = [size for at_s, size in samples if WARM_UP_S <= at_s < WARM_UP_S + 30]
+        if not early:
+            return 0.0, 0
         late = [size for at_s, size in samples if at_s > last_s - 30]
-        return statistics.median(late) / statistics.median(early) - 1 if early else 0.0
+        before, after = statistics.median(early), statistics.median(late)
+        return after / before - 1, int(after - before)
 
 
 def resident_bytes(parent: int) -> dict[str, int]:
@@ -87,7 +90,7 @@ def name_of(pid: int) -> str | None:
     except OSError:
         return None
     named = next((word for word in words if word.startswith("palmette.runtime.")), "")
-    return named.removeprefix("palmette.runtime.").removesuffix("_process") or None
+    return named.rpartition(".")[2].removesuffix("_process") or None
 
 
 def _resident_bytes(pid: int) -> int:

@@ -6,22 +6,26 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import random
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "echo": ("/echo", {"text": "The capital of France is"}),
-    "completions": ("/v1/completions", {"prompt": "The capital of France is", "max_tokens": 1, "temperature": 0}),
+    "echo": ("/echo", {"text": "What comes after ########?"}),
+    "completions": ("/v1/completions", {"prompt": "What comes after ########?", "max_tokens": 1, "temperature": 0}),
     "chat": (
         "/v1/chat/completions",
-        {"messages": [{"role": "user", "content": "The capital of France?"}], "max_tokens": 1, "temperature": 0},
+        {"messages": [{"role": "user", "content": "What comes after ########?"}], "max_tokens": 1, "temperature": 0},
     ),
 }
-"""Path and body of each kind of request."""
+"""Path and body of each kind of request. A number stands in place of the signs, another one in every request."""
+
+_NUMBERS = itertools.count(random.randrange(10_000_000))
 
 _LAST_CHUNK = b"0\r\n\r\n"
 
@@ -36,9 +40,12 @@ class Asker(asyncio.Protocol):
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(self._request)
+        self._transport = cast("asyncio.Transport", transport)
+        self._ask()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(ConnectionError("the server hung up"))
 
     def data_received(self, data: bytes) -> None:
         received = self._received = self._received + data
@@ -54,9 +61,12 @@ class Asker(asyncio.Protocol):
         self._received = b""
         self._left -= 1
         if self._left:
-            self._transport.write(self._request)
+            self._ask()
         else:
             self.done.set_result(None)
+
+    def _ask(self) -> None:
+        self._transport.write(_numbered(self._request))
 
 
 class Listener(asyncio.Protocol):
@@ -68,8 +78,11 @@ class Listener(asyncio.Protocol):
         self._request = request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(self._request)
+        cast("asyncio.Transport", transport).write(_numbered(self._request))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(ConnectionError("the server hung up"))
 
     def data_received(self, data: bytes) -> None:
         self.received += data
@@ -107,6 +120,10 @@ def _request(kind: str, **more: Any) -> bytes:
     data = json.dumps({**body, **more}).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
     return head.encode() + data
+
+
+def _numbered(request: bytes) -> bytes:
+    return request.replace(b"########", b"%08d" % next(_NUMBERS))
 
 
 async def _ask(given: Mapping[str, Any]) -> dict[str, Any]:

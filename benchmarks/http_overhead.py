@@ -1,9 +1,11 @@
-"""What HTTP costs: CPU a request of a one-token answer beside a bare FastAPI echo, and tokens a second of many streams.
+"""What HTTP costs: CPU of a request of one token beside a bare FastAPI echo, and tokens a second of many streams.
 
-The engine is scripted: it answers at once, on the server's own thread, so that all the time of that thread is the
-server's. The CPU is that thread's own (its CPU clock); the clients run in another process. Writes JSON.
+Two engines are measured, each in processes of its own, as the echo is: a *scripted* one, which answers at once within
+the server's process, so that what is left is HTTP alone; and the three *processes* of a real engine on a model that
+computes nothing (`palmette.bench.fake_model`): server, scheduler and detokenizer. CPU is that of whole processes, by
+the system's clocks of them; kinds of requests take turns, and ratios are of one turn. Writes JSON: medians and ranges.
 
-    python benchmarks/http_overhead.py --requests 3000
+    python benchmarks/http_overhead.py --turns 7
 """
 
 from __future__ import annotations
@@ -11,18 +13,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import statistics
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from palmette.bench import fake_model
+from palmette.runtime.config import EngineConfig
 from palmette.runtime.messages import CacheTree, SchedulerStats, SessionOptions
+from palmette.runtime.processes.runtime_client import Runtime
 from palmette.runtime.program import Completion, Delta, Generate, Generated, ModelInfo, Node
 from palmette.runtime.server.app import create_app
 from palmette.runtime.server.serving import HttpServer, listen
@@ -30,34 +37,29 @@ from palmette.runtime.server_settings import ServerSettings
 from palmette.runtime.service import EventSink
 from palmette.runtime.tokenizer import Tokenizer
 
-TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-BODIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "echo": ("/echo", {"text": "The capital of France is"}),
-    "completions": ("/v1/completions", {"prompt": "The capital of France is", "max_tokens": 1, "temperature": 0}),
-    "chat": (
-        "/v1/chat/completions",
-        {"messages": [{"role": "user", "content": "The capital of France?"}], "max_tokens": 1, "temperature": 0},
-    ),
-}
+sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, from any folder
+
+from benchmarks.http_clients import run_clients
+
+KINDS = ("completions", "chat")
+
+
+# -- an engine that is scripted ---------------------------------------------------------------------------------------
 
 
 class ScriptedService:
     """An engine that says " a" as often as it may, a step for all streams together; whole answers at once."""
 
-    def __init__(self, tokenizer: Tokenizer, step_s: float) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.model_info = ModelInfo(
             name="scripted",
             context_length=4096,
             vocab_size=len(tokenizer.token_bytes),
-            chat_template=TEMPLATE,
-            special_tokens=("<|im_start|>", "<|im_end|>"),
+            chat_template=tokenizer.chat_template,
+            special_tokens=tokenizer.special_tokens,
         )
         self.steps = 0
-        self._step_s = step_s
         self._running: dict[ScriptedSession, int] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -78,7 +80,7 @@ class ScriptedService:
 
     async def _run(self) -> None:
         while self._running:
-            await asyncio.sleep(self._step_s)
+            await asyncio.sleep(0)
             self.steps += 1
             for session, left in list(self._running.items()):
                 session.events(Delta(session.node, " a"))
@@ -150,150 +152,138 @@ def echo_app() -> FastAPI:
     return app
 
 
-# -- the server -----------------------------------------------------------------------------------------------------
+# -- what is measured -------------------------------------------------------------------------------------------------
 
 
-class ServerThread:
-    """Both apps on one loop in one thread, whose CPU clock is read."""
+def serve(name: str, folder: Path) -> None:
+    """Be a server, of the echo or of the scripted engine; its port is the first line of the output."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_serve(name, folder))
+    else:
+        uvloop.run(_serve(name, folder))
 
-    def __init__(self, tokenizer: Tokenizer, step_s: float) -> None:
-        self._tokenizer = tokenizer
-        self._step_s = step_s
-        self._ready = threading.Event()
-        self.ports: dict[str, int] = {}
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-        if not self._ready.wait(120):
-            raise SystemExit("the server did not start")
 
-    def cpu_s(self) -> float:
-        assert self.thread.ident is not None
-        return time.clock_gettime(time.pthread_getcpuclockid(self.thread.ident))
+async def _serve(name: str, folder: Path) -> None:
+    settings = ServerSettings()
+    app = echo_app() if name == "echo" else create_app(ScriptedService(Tokenizer.load(folder)), settings)
+    listener = listen("127.0.0.1", 0)
+    serving = await HttpServer(app, settings).begin(listener)
+    print(listener.getsockname()[1], flush=True)
+    await serving
 
-    def _run(self) -> None:
+
+class Target:
+    """A server and the processes behind it.
+
+    Attributes:
+        pids: of its processes, by name; the HTTP server is "server".
+    """
+
+    def __init__(self, port: int, pids: Mapping[str, int]) -> None:
+        self.port = port
+        self.pids = dict(pids)
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU time of each process so far, all of its threads together."""
+        return {name: time.clock_gettime((~pid << 3) | 2) for name, pid in self.pids.items()}  # see clock_getres(2)
+
+
+@contextmanager
+def served(name: str, folder: Path) -> Generator[Target]:
+    """A server of the echo or of the scripted engine in a process of its own."""
+    command = [sys.executable, __file__, "--serve", name, "--folder", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            import uvloop
-        except ImportError:
-            asyncio.run(self._serve())
-        else:
-            uvloop.run(self._serve())
-
-    async def _serve(self) -> None:
-        settings = ServerSettings()
-        service = ScriptedService(self._tokenizer, self._step_s)
-        servings = []
-        for name, app in (("echo", echo_app()), ("palmette", create_app(service, settings))):
-            listener = listen("127.0.0.1", 0)
-            servings.append(await HttpServer(app, settings).begin(listener))
-            self.ports[name] = listener.getsockname()[1]
-        self._ready.set()
-        await asyncio.gather(*servings)
+            assert process.stdout is not None
+            yield Target(int(process.stdout.readline()), {"server": process.pid})
+        finally:
+            process.kill()
 
 
-# -- the clients, in a process of their own ---------------------------------------------------------------------------
-
-
-def _request(path: str, body: dict[str, Any]) -> bytes:
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
-    return head.encode() + data
-
-
-async def _ask(port: int, request: bytes, times: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for _ in range(times):
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), head
-        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-        await reader.readexactly(length)
-    writer.close()
-
-
-async def _listen(port: int, request: bytes) -> tuple[int, int]:
-    """The tokens and the chunks of one stream."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request)
-    received = bytearray()
-    while not received.endswith(b"0\r\n\r\n"):
-        received += await reader.read(1 << 16)
-    writer.close()
-    assert b"[DONE]" in received
-    return received.count(b" a"), received.count(b"data: ")
-
-
-async def _clients(kind: str, port: int, connections: int, times: int, tokens: int) -> dict[str, Any]:
-    path, body = BODIES[kind]
-    if not tokens:
-        began = time.perf_counter()
-        await asyncio.gather(*(_ask(port, _request(path, body), times) for _ in range(connections)))
-        return {"elapsed_s": time.perf_counter() - began}
-    request = _request(path, {**body, "max_tokens": tokens, "stream": True})
-    began = time.perf_counter()
-    counts = await asyncio.gather(*(_listen(port, request) for _ in range(connections)))
-    elapsed_s = time.perf_counter() - began
-    return {
-        "elapsed_s": elapsed_s,
-        "tokens": sum(count for count, _ in counts),
-        "chunks": sum(chunks for _, chunks in counts),
-    }
-
-
-def run_clients(kind: str, port: int, *, connections: int, times: int = 1, tokens: int = 0) -> dict[str, Any]:
-    """What a process of clients measured."""
-    arguments = [kind, str(port), str(connections), str(times), str(tokens)]
-    done = subprocess.run(
-        [sys.executable, __file__, "--client", *arguments], check=True, capture_output=True, text=True, timeout=600
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+@contextmanager
+def engine(folder: Path) -> Generator[Target]:
+    """The three processes of an engine on a model that computes nothing."""
+    config = EngineConfig(model=str(folder), max_running_requests=256)
+    with Runtime.start(config, ServerSettings(log_level="warning"), loader=fake_model.LOADER) as runtime:
+        yield Target(int(runtime.url.rpartition(":")[2]), runtime.pids)
 
 
 # -- the measurement --------------------------------------------------------------------------------------------------
 
 
-def cpu_per_request(server: ServerThread, requests: int, connections: int, rounds: int) -> dict[str, float]:
-    """Microseconds of the server's thread for one request of each kind: the least of several rounds, taken in turn."""
-    least: dict[str, float] = {}
-    for _ in range(rounds + 1):  # the first warms up
-        for kind in BODIES:
-            port = server.ports["echo" if kind == "echo" else "palmette"]
-            before = server.cpu_s()
-            run_clients(kind, port, connections=connections, times=requests // connections)
-            cost = (server.cpu_s() - before) / requests * 1e6
-            least[kind] = min(cost, least.get(kind, cost))
-    return least
+def cost_us(target: Target, kind: str, requests: int, connections: int) -> dict[str, float]:
+    """Microseconds of CPU of each process for a request of one token."""
+    before = target.cpu_s()
+    run_clients(kind, target.port, connections=connections, times=requests // connections)
+    return {name: (now - before[name]) / requests * 1e6 for name, now in target.cpu_s().items()}
+
+
+def streamed(target: Target, kind: str, streams: int, tokens: int) -> dict[str, float]:
+    """Speed of many streams at once, and the CPU of each process for a token in microseconds."""
+    before = target.cpu_s()
+    found = run_clients(kind, target.port, connections=streams, tokens=tokens)
+    total = streams * tokens
+    spent = {f"{name}_us": (now - before[name]) / total * 1e6 for name, now in target.cpu_s().items()}
+    return {"tokens_per_s": total / found["elapsed_s"], "tokens_per_chunk": total / found["chunks"], **spent}
+
+
+def requests_of(targets: Mapping[str, Target], given: argparse.Namespace) -> dict[str, Any]:
+    """CPU a request of all targets, in turns."""
+    turns: list[dict[str, dict[str, float]]] = []
+    for _ in range(given.turns + 1):  # the first warms up
+        turn = {"echo": cost_us(targets["echo"], "echo", given.requests, given.connections)}
+        for name in ("scripted", "processes"):
+            for kind in KINDS:
+                turn[f"{name} {kind}"] = cost_us(targets[name], kind, given.requests, given.connections)
+        turns.append(turn)
+    found: dict[str, Any] = {}
+    for kind in turns[0]:
+        costs, echoes = [turn[kind] for turn in turns[1:]], [turn["echo"]["server"] for turn in turns[1:]]
+        found[kind] = {f"{name}_us": middle([cost[name] for cost in costs]) for name in costs[0]}
+        found[kind]["server_times_echo"] = middle([c["server"] / e for c, e in zip(costs, echoes, strict=True)])
+        found[kind]["all_times_echo"] = middle([sum(c.values()) / e for c, e in zip(costs, echoes, strict=True)])
+    return found
+
+
+def streams_of(targets: Mapping[str, Target], given: argparse.Namespace) -> dict[str, Any]:
+    """Streams of both engines, in turns."""
+    cases = [(name, kind) for name in ("scripted", "processes") for kind in KINDS]
+    turns = [
+        [streamed(targets[name], kind, given.streams, given.tokens) for name, kind in cases]
+        for _ in range(given.turns + 1)
+    ]
+    return {
+        f"{name} {kind}": {key: middle([turn[place][key] for turn in turns[1:]]) for key in turns[0][place]}
+        for place, (name, kind) in enumerate(cases)
+    }
+
+
+def middle(values: Sequence[float]) -> str:
+    """The median and the range."""
+    median, least, most = (float(f"{value:.3g}") for value in (statistics.median(values), min(values), max(values)))
+    return f"{median:g} ({least:g} to {most:g})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--requests", type=int, default=2000, help="of each kind in each turn")
     parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=5, help="beside one that warms up")
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--step-ms", type=float, default=0.0, help="time of a step of the scripted engine")
-    parser.add_argument("--model", type=Path, required="--client" not in sys.argv, help="a folder with a tokenizer")
-    parser.add_argument("--client", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=("echo", "scripted"), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.client:
-        kind, *numbers = given.client
-        print(json.dumps(asyncio.run(_clients(kind, *map(int, numbers)))))
+    if given.serve:
+        serve(given.serve, given.folder)
         return
-    server = ServerThread(Tokenizer.load(given.model), given.step_ms / 1000)
-    cost = cpu_per_request(server, given.requests, given.connections, given.rounds)
-    result: dict[str, Any] = {
-        "cpu_us_per_request": {kind: round(us, 1) for kind, us in cost.items()},
-        "times_echo": {kind: round(us / cost["echo"], 2) for kind, us in cost.items() if kind != "echo"},
-    }
-    for kind in ("completions", "chat"):
-        before = server.cpu_s()
-        found = run_clients(kind, server.ports["palmette"], connections=given.streams, tokens=given.tokens)
-        result[f"streams_{kind}"] = {
-            "tokens_per_s": round(given.streams * given.tokens / found["elapsed_s"]),
-            "tokens_per_cpu_s": round(given.streams * given.tokens / (server.cpu_s() - before)),
-            "tokens_per_chunk": round(found["tokens"] / found["chunks"], 2),
-        }
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = fake_model.write_folder(Path(name))
+        targets = {name: stack.enter_context(served(name, folder)) for name in ("echo", "scripted")}
+        targets["processes"] = stack.enter_context(engine(folder))
+        result = {"requests": requests_of(targets, given), "streams": streams_of(targets, given)}
     print(json.dumps(result, indent=2))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 
 import numpy as np
@@ -36,6 +35,7 @@ from .rules import (
 from .simplify import simplify
 from .structural_tag import lower_structural_tag
 from .vocabulary import Vocabulary
+from .wire_source import read_source
 
 
 def compile_grammar(
@@ -182,7 +182,8 @@ def lower(grammar: Grammar, limits: CompileLimits, deadline: Deadline) -> Rules:
 def lower_choices(source: str, limits: CompileLimits) -> Rules:
     """Rules of exactly the strings of the JSON array `source`."""
     limits.check("source_chars", len(source), "characters of the choices")
-    choices = json.loads(source)
+    choices = read_source(source, "choices")
+    Grammar.choices(choices)  # what came over a wire has not been built there
     return Rules(
         "start", {"start": Choice(tuple(Literal(choice.encode("utf-8", "surrogatepass")) for choice in choices))}
     )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import json
 
 from .code_points import utf8
 from .ebnf_parser import Definition, parse_ebnf
 from .errors import GrammarError, UnsatisfiableGrammarError
+from .grammar import Grammar
 from .left_recursion import without_left_recursion
 from .limits import CompileLimits, Deadline
 from .regex import CharRules
 from .rules import Node, Rules, is_productive_leaf, rules_that_hold
+from .wire_source import read_members
 
 
 def lower_ebnf(source: str, limits: CompileLimits, deadline: Deadline) -> Rules:
@@ -23,7 +24,8 @@ def lower_ebnf(source: str, limits: CompileLimits, deadline: Deadline) -> Rules:
         GrammarLimitError: too large, or out of time.
     """
     limits.check("source_chars", len(source), "characters of the EBNF grammar")
-    spec = json.loads(source)
+    spec = read_members(source, "an EBNF grammar", "ebnf", "root")
+    Grammar.ebnf(spec["ebnf"], root=spec["root"])  # what came over a wire has not been built there
     rules: dict[str, Node] = {}
     defined = parse_ebnf(spec["ebnf"], CharRules(rules, "utf8", utf8, deadline), limits)
     _check_root(spec["root"], defined)

@@ -65,5 +65,22 @@ def options_text(options: JsonOptions) -> str:
 
 
 def options_of(text: str) -> JsonOptions:
-    """The options that `options_text` wrote."""
-    return JsonOptions(**json.loads(text)) if text else DEFAULT_JSON_OPTIONS
+    """The options that `options_text` wrote, or somebody else, over a wire.
+
+    Raises:
+        GrammarError: they are no options.
+    """
+    if not text:
+        return DEFAULT_JSON_OPTIONS
+    names = [field.name for field in fields(JsonOptions)]
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict) or not given.keys() <= set(names):
+        raise GrammarError(
+            f"the options of a JSON schema must be a JSON object of {', '.join(names)}, not {text[:200]!r}"
+        )
+    options = JsonOptions(**given)
+    options_text(options)  # checks the values
+    return options

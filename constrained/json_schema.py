@@ -75,8 +75,10 @@ def _parse(source: str) -> Any:
         raise GrammarLimitError("the schema is nested too deeply to be read") from None
     except GrammarError:
         raise
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise GrammarError(f"the schema is not JSON: {error}") from error
+    except ValueError:
+        raise GrammarError("the schema holds a number with too many digits to be read") from None
 
 
 class _Lowering:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import json
 
 from .code_points import utf8
 from .ebnf import check_productive
 from .ebnf_parser import Definition
 from .errors import GrammarError
+from .grammar import Grammar
 from .lark_parser import IGNORED, parse_lark
 from .lark_terminals import Terminals
 from .left_recursion import without_left_recursion
 from .limits import CompileLimits, Deadline
 from .regex import CharRules
 from .rules import Node, RuleRef, Rules, Sequence, is_nullable_leaf, rules_that_hold
+from .wire_source import read_members
 
 _START = "lark/start"
 
@@ -28,7 +29,8 @@ def lower_lark(source: str, limits: CompileLimits, deadline: Deadline) -> Rules:
         GrammarLimitError: too large, or out of time.
     """
     limits.check("source_chars", len(source), "characters of the Lark grammar")
-    spec = json.loads(source)
+    spec = read_members(source, "a Lark grammar", "lark", "start")
+    Grammar.lark(spec["lark"], start=spec["start"])  # what came over a wire has not been built there
     rules: dict[str, Node] = {}
     terminals = Terminals(rules, CharRules(rules, "lark/utf8", utf8, deadline), limits, deadline)
     defined = parse_lark(spec["lark"], terminals, limits)

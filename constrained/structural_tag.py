@@ -28,20 +28,20 @@ the XML styles of parameters are refused by name.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from .ebnf import lower_ebnf
 from .embed import embed
-from .errors import GrammarError, GrammarLimitError, UnsupportedGrammarError
+from .errors import GrammarError, UnsupportedGrammarError
 from .free_text import free_text
 from .grammar import Grammar, check_text
 from .json_schema import lower_json_schema
 from .limits import CompileLimits, Deadline
 from .regex import lower_regex
 from .rules import EMPTY, Choice, Literal, Node, Repeat, RuleRef, Rules, Sequence, optional
+from .wire_source import read_source
 
 _FLAGS = ("at_least_one", "stop_after_first")
 _FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # required and optional, besides `type`
@@ -80,10 +80,7 @@ def lower_structural_tag(source: str, limits: CompileLimits, deadline: Deadline)
         GrammarLimitError: too large, or nested too deeply.
     """
     limits.check("source_chars", len(source), "characters of the structural tag")
-    try:
-        spec = json.loads(source)
-    except RecursionError:
-        raise GrammarLimitError("the structural tag is nested too deeply to be read") from None
+    spec = read_source(source, "a structural tag")
     lowering = _Lowering(limits, deadline)
     lowering.rules["start"] = lowering.whole(spec)
     return Rules("start", lowering.rules)

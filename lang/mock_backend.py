@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from palmette.runtime.errors import RequestError
 from palmette.runtime.program import (
     Delta,
     Event,
-    Failed,
     Fork,
     Generate,
     Generated,
     Join,
     ModelInfo,
     Node,
-    Reference,
     Select,
     Selected,
-    Text,
-    referred_text,
 )
 
 from .backend import EventSink
 from .mock_script import Answers, Script, ScriptError, completion
 from .mock_usage import UsageCounter, count_tokens, tokens_of
 from .timeline import Timeline
+from .tree_walk import Step, TreeWalk
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,36 +107,20 @@ class MockBackend:
         return MockSession(self, events)
 
 
-@dataclass(slots=True)
-class _Entry:
-    """A node, what it waits for and what waits for it, and the text that it adds.
-
-    `text` is that of its branch up to and with it, once it is known.
-    """
-
-    node: Node
-    has_text: bool
-    awaited: tuple[_Entry, ...]
-    followers: list[_Entry] = field(default_factory=list)
-    added: str = ""
-    text: str | None = None
-    failed: ScriptError | None = None
-
-
 class MockSession:
     """One program on a `MockBackend`. All of its work is done on the timeline's thread."""
 
     def __init__(self, backend: MockBackend, events: EventSink) -> None:
         self._backend = backend
         self._events = events
-        self._entries: dict[int, _Entry] = {}
+        self._walk = TreeWalk(self._begin, events)
         self._usage = UsageCounter()
         self._open = threading.RLock()  # held while an event is delivered, so that close() waits for it
         self._closed = False
 
     def extend(self, nodes: Sequence[Node]) -> None:
         self._backend.messages.append(tuple(nodes))
-        self._later(0.0, lambda: self._place(nodes))
+        self._later(0.0, lambda: self._walk.add(nodes))
 
     def close(self) -> None:
         with self._open:
@@ -154,130 +134,66 @@ class MockSession:
             if not self._closed:
                 action()
 
-    def _place(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
-            entry = self._entries[node.id] = _Entry(node, not isinstance(node, Fork | Join), self._awaited(node))
-            for before in entry.awaited:
-                before.followers.append(entry)
-            self._advance([entry])
-
-    def _awaited(self, node: Node) -> tuple[_Entry, ...]:
-        """The entries that must be done before a node: its parent, and what it refers to."""
-        parent = () if node.parent is None else (self._entries[node.parent],)
-        return (*parent, self._entries[node.source]) if isinstance(node, Reference) else parent
-
-    def _advance(self, entries: Sequence[_Entry]) -> None:
-        """Start these nodes, and what follows them, as far as what they wait for is known."""
-        stack = deque(entries)
-        while stack:
-            entry = stack.popleft()
-            if entry.text is not None or entry.failed is not None:
-                continue  # a reference that came here by its parent and by its source
-            for before in entry.awaited:
-                if before.failed is not None:
-                    self._fail(entry, before.failed)
-                    break
-                if before.text is None:
-                    break
-            else:
-                self._attempt(entry)
-                stack.extendleft(reversed(entry.followers if entry.text is not None else []))
-
-    def _attempt(self, entry: _Entry) -> None:
+    def _begin(self, node: Generate | Select) -> None:
+        path = [step for step in self._walk.path(node) if not isinstance(step.node, Fork | Join)]
         try:
-            self._begin(entry)
+            events, text = self._choose(node, path) if isinstance(node, Select) else self._generate(node, path)
         except ScriptError as error:
-            self._fail(entry, error)
+            self._walk.fail(node.id, error.kind, str(error))
         except RequestError as error:
-            self._fail(entry, ScriptError("RequestError", str(error)))
+            self._walk.fail(node.id, "RequestError", str(error))
+        else:
+            self._play(node, text, iter(events))
 
-    def _begin(self, entry: _Entry) -> None:
-        node = entry.node
-        if isinstance(node, Generate | Select):
-            events, text = self._answer(node, self._before(entry))
-            self._play(entry, text, iter(events))
-            return
-        if isinstance(node, Text):
-            entry.added = node.text
-        elif isinstance(node, Reference):
-            source = self._entries[node.source]
-            entry.added = referred_text(node, source.added if source.has_text else None)
-        entry.text = self._before(entry) + entry.added
-
-    def _before(self, entry: _Entry) -> str:
-        """The text before a node that can start."""
-        parent = entry.node.parent
-        return "" if parent is None else self._entries[parent].text or ""
-
-    def _answer(self, node: Generate | Select, prompt: str) -> tuple[list[Event], str]:
-        """The events of the node's answer, and the text that it adds to the branch."""
-        return self._choose(node, prompt) if isinstance(node, Select) else self._generate(node, prompt)
-
-    def _choose(self, node: Select, prompt: str) -> tuple[list[Event], str]:
+    def _choose(self, node: Select, path: Sequence[Step]) -> tuple[list[Event], str]:
+        """The events of a select's answer, and the text that it adds to the branch."""
+        prompt = _text(path)
         choice = self._backend.script.choose(node, prompt)
         text = node.choices[choice]
         self._backend.calls.append(MockCall(prompt, node, (text,)))
-        usage = (*self._usage.of_prompt(self._path(node)), self._usage.of_answer(node.id, count_tokens(text)))
+        usage = (*self._usage.of_prompt(_nearest_first(path)), self._usage.of_answer(node.id, count_tokens(text)))
         return [Selected(node.id, choice, usage=usage)], text
 
-    def _generate(self, node: Generate, prompt: str) -> tuple[list[Event], str]:
+    def _generate(self, node: Generate, path: Sequence[Step]) -> tuple[list[Event], str]:
+        """The events of a generation's answers, and the text that it adds to the branch."""
         if node.n < 1:
             raise RequestError(f"n must be at least 1, not {node.n}")
+        prompt = _text(path)
         answers = tuple(self._backend.script.answer(node, prompt) for _ in range(node.n))
         self._backend.calls.append(MockCall(prompt, node, answers))
-        path = self._path(node)
-        prompt_usage = self._usage.of_prompt(path)
+        prompt_usage = self._usage.of_prompt(_nearest_first(path))
         prompt_tokens = sum(usage.computed + usage.reused for usage in prompt_usage)
-        prompt_words = _words(path) if node.params.prompt_logprobs is not None else []
+        words = node.params.prompt_logprobs is not None
+        prompt_words = [token for step in path for token in tokens_of(step.text)] if words else []
         completions = tuple(completion(node, text, prompt_tokens, prompt_words) for text in answers)
         computed = sum(each.completion_tokens for each in completions)
         usage = (*prompt_usage, self._usage.of_answer(node.id, computed))
         texts = [each.text for each in completions]
         return [*self._deltas(node, texts), Generated(node.id, completions, usage)], texts[0]
 
-    def _path(self, node: Node) -> list[tuple[int, str]]:
-        """Ids of the nodes before this one that have text, and what they add: the nearest first."""
-        path = []
-        place = node.parent
-        while place is not None:
-            entry = self._entries[place]
-            if entry.has_text:
-                path.append((place, entry.added))
-            place = entry.node.parent
-        return path
-
     def _deltas(self, node: Generate, texts: Sequence[str]) -> Iterator[Delta]:
         length = self._backend.piece_length
         for index, text in enumerate(texts if node.stream else ()):
             yield from (Delta(node.id, text[at : at + length], index) for at in range(0, len(text), length))
 
-    def _play(self, entry: _Entry, text: str, events: Iterator[Event]) -> None:
+    def _play(self, node: Generate | Select, text: str, events: Iterator[Event]) -> None:
         """Report one event after each latency; after the last one the node is done."""
         event = next(events, None)
         if event is not None:
-            self._later(self._backend.latency_s, lambda: self._report(entry, text, event, events))
+            self._later(self._backend.latency_s, lambda: self._report(node, text, event, events))
 
-    def _report(self, entry: _Entry, text: str, event: Event, events: Iterator[Event]) -> None:
+    def _report(self, node: Generate | Select, text: str, event: Event, events: Iterator[Event]) -> None:
         self._events(event)
         if isinstance(event, Delta):
-            self._play(entry, text, events)
+            self._play(node, text, events)
         else:
-            entry.added, entry.text = text, self._before(entry) + text
-            self._advance(entry.followers)
-
-    def _fail(self, entry: _Entry, error: ScriptError) -> None:
-        """Fail the node and everything that waits for it."""
-        stack = [entry]
-        while stack:
-            entry = stack.pop()
-            if entry.failed is not None:
-                continue
-            entry.failed = error
-            if isinstance(entry.node, Generate | Select | Reference):
-                self._events(Failed(entry.node.id, error.kind, str(error)))
-            stack.extend(reversed(entry.followers))
+            self._walk.finish(node.id, text)
 
 
-def _words(path: Sequence[tuple[int, str]]) -> list[str]:
-    """The tokens of a path, whose nearest node comes first."""
-    return [token for _, text in reversed(path) for token in tokens_of(text)]
+def _text(path: Sequence[Step]) -> str:
+    return "".join(step.text for step in path)
+
+
+def _nearest_first(path: Sequence[Step]) -> list[tuple[int, str]]:
+    """Ids and texts of a path's nodes."""
+    return [(step.node.id, step.text) for step in reversed(path)]

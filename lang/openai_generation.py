@@ -34,7 +34,7 @@ from .openai_replies import Answer, Counts, Endpoint, Piece, Reply
 from .openai_request import Dialect, chat_fields, sampling_fields
 from .openai_scores import choice_scores, score_prompts
 from .openai_service import Service, lacks
-from .openai_tree import Step
+from .tree_walk import Step
 
 Show = Callable[[Delta], None]
 

@@ -16,7 +16,7 @@ from palmette.runtime.errors import RequestError
 from palmette.runtime.program import Text
 
 from .chat_rendering import Role
-from .openai_tree import Step
+from .tree_walk import Step
 
 MARKS: Final = (
     "{%- for message in messages -%}"

@@ -6,15 +6,14 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-from palmette.runtime.errors import RequestError
-from palmette.runtime.program import Event, Failed, Generate, Generated, Node, Select, Selected
+from palmette.runtime.program import Event, Generate, Generated, Node, Select, Selected
 
 from .backend import EventSink
 from .openai_errors import failure_of
 from .openai_generation import Answerer
 from .openai_loop import LoopThread
 from .openai_service import Service
-from .openai_tree import TreeWalk
+from .tree_walk import TreeWalk
 
 
 class OpenAISession:
@@ -49,13 +48,8 @@ class OpenAISession:
             task.cancel()
 
     def _add(self, nodes: Sequence[Node]) -> None:
-        if self._closed:
-            return
-        try:
+        if not self._closed:
             self._walk.add(nodes)
-        except RequestError as error:
-            for node in nodes:
-                self._report(Failed(node.id, "RequestError", str(error)))
 
     def _begin(self, node: Generate | Select) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(node))

@@ -2,7 +2,8 @@
 
 **Turns.** A request's turn comes in the order of arrival, where a level of priority counts as having come
 `PRIORITY_S` earlier. Policies admit requests out of turn, to use what is cached. A waiting request is *passed over*
-when one whose turn comes later begins to run.
+when one whose turn comes later begins to run. Where memory runs short, the running request whose turn comes last gives
+its pages back and waits again.
 
 **The bound.** From `max_wait_s` after a request was first passed over it is *aged*, and no request whose turn comes
 later begins before it: aged requests go first, in turn, and while the first of them does not fit nothing is admitted.

@@ -32,6 +32,10 @@ class Prompt:
         """The tokens from `place` on."""
         return Prompt(self.ids[place:], self.owners[place:])
 
+    def then(self, other: Prompt) -> Prompt:
+        """These tokens, and behind them those of another."""
+        return Prompt(np.concatenate([self.ids, other.ids]), np.concatenate([self.owners, other.owners]))
+
     def after_start(self, start_id: int) -> Prompt:
         """The same tokens behind a start token that belongs to no node."""
         start = np.array([[start_id], [NO_OWNER]], dtype=np.int32)
@@ -91,17 +95,17 @@ class Context:
 
     def with_output(self, prompt: Prompt, token_ids: Sequence[int], tail: str, *, owner: int) -> Context:
         """The context after a generation: `prompt`, its `token_ids`, and the `tail` of a token that a stop cut."""
-        ids = np.concatenate([prompt.ids, np.asarray(token_ids, dtype=np.int32)])
-        owners = np.concatenate([prompt.owners, np.full(len(token_ids), owner, dtype=np.int32)])
-        return Context(Prompt(ids, owners)).with_text(tail, owner=owner)
+        owners = np.array([owner] * len(token_ids), dtype=np.int32)
+        output = Prompt(np.array(token_ids, dtype=np.int32), owners)
+        return Context(prompt.then(output)).with_text(tail, owner=owner)
 
     def encode(self, tokenizer: Tokenizer) -> Prompt:
         """All of the context as tokens. An empty context is the tokenizer's start token."""
         encoded = tokenizer.encode(self.pieces, start=not len(self.settled.ids))
-        ids = np.concatenate([self.settled.ids, np.asarray(encoded.ids, dtype=np.int32)])
-        owners = np.concatenate([self.settled.owners, np.asarray(encoded.owners, dtype=np.int32)])
-        prompt = Prompt(ids, owners)
-        return prompt if len(ids) else prompt.after_start(tokenizer.start_id)
+        prompt = Prompt(np.array(encoded.ids, dtype=np.int32), np.array(encoded.owners, dtype=np.int32))
+        if len(self.settled.ids):
+            return self.settled.then(prompt)
+        return prompt if len(prompt.ids) else prompt.after_start(tokenizer.start_id)
 
 
 def _check_characters(text: str) -> None:

@@ -8,6 +8,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self
 
@@ -29,6 +30,7 @@ from .messages import (
 )
 from .program import Event, ModelInfo, Node
 from .program_host import ABORTED, HostedProgram, NodeIds, ProgramHost
+from .request_tree import nobody
 from .scheduler import Scheduler
 from .scheduler_loop import SchedulerLoop
 from .service import EventSink
@@ -153,12 +155,13 @@ class Engine:
         question = Question(next(self._question_ids), what, limit)
         if threading.current_thread() is self._thread:
             return self._loop.answer(question)
-        future = self._questions[question.id] = Future()
-        try:
-            self._send(lambda: self._inbox.messages.append(question))
-        except EngineError:
-            del self._questions[question.id]
-            raise
+        future: Future[Answer] = Future()
+
+        def ask() -> None:
+            self._questions[question.id] = future
+            self._inbox.messages.append(question)
+
+        self._send(ask)
         return future.result()
 
     def _close(self, reason: EngineError) -> None:
@@ -212,10 +215,11 @@ class _CommandInbox:
         """Have the engine's thread run `command`. For any thread."""
         self._commands.put(command)
 
-    def take(self, wait: bool) -> Sequence[ToScheduler]:
+    def take(self, wait_s: float | None) -> Sequence[ToScheduler]:
         """Run the commands that came, and take the messages that they and the news of steps have left."""
-        if wait and not self.messages:
-            self._commands.get()()
+        if wait_s != 0 and not self.messages:
+            with suppress(queue.Empty):
+                self._commands.get(timeout=wait_s)()
         self.run_commands()
         taken = tuple(self.messages)
         self.messages.clear()
@@ -260,8 +264,12 @@ class EngineSession:
         self._engine._send(lambda: self._grow(taken))
 
     def abort(self) -> None:
-        """End what still runs: every node that is not done ends in a `Failed` event. The session stays open."""
-        self._engine._send(lambda: self._tree.abort(ABORTED))
+        """End what still runs: every node that is not done ends in a `Failed` event. The session stays open.
+
+        Nothing happens where it is closed, or the engine has ended.
+        """
+        with suppress(EngineError):  # all that was open has failed
+            self._engine._send(lambda: self._tree.abort(ABORTED))
 
     def close(self) -> None:
         """Abort what still runs and forget the tree. No event comes after it returns. Closing twice is allowed."""
@@ -269,10 +277,9 @@ class EngineSession:
             if self._closed:
                 return
             self._closed = True
-        try:
+            self._events = nobody
+        with suppress(EngineError):  # a stopped engine has nothing left to abort
             self._engine._send(self._forget)
-        except EngineError:
-            return  # a stopped engine has nothing left to abort
 
     @property
     def _tree(self) -> HostedProgram:

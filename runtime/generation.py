@@ -54,7 +54,7 @@ class Generation:
             return ""
         if logprob is not None:
             request.logprobs.append(logprob)
-        return text + self._force(request) if request.is_active else text
+        return text + self._force(request) if request.matcher is not None and request.is_active else text
 
     def _force(self, request: Request) -> str:
         if self._forced_text is None or request.matcher is None:
@@ -78,9 +78,11 @@ class Generation:
         if self._is_end(request, token_id):
             request.append(token_id)
             return self._finish(request, "stop", token_id)
-        may_stop = stop_is_legal(request, token_id)
-        if request.matcher is not None and not accept_within_budget(request, token_id, is_forced=is_forced):
-            return None
+        may_stop = True
+        if request.matcher is not None:
+            may_stop = stop_is_legal(request, token_id)
+            if not accept_within_budget(request, token_id, is_forced=is_forced):
+                return None
         request.append(token_id)
         text = request.text.push(token_id, may_stop=may_stop)
         if request.text.matched is not None:

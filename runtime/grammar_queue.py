@@ -99,10 +99,11 @@ class GrammarQueue:
         if compiled is not None:
             self._ready.append(GrammarOutcome(request, compiled))
             return
-        self._waiting.setdefault(grammar, []).append(request)
-        if grammar not in self._jobs:
-            self._jobs[grammar] = job = self._executor.submit(self._compile, grammar)
+        job = self._jobs.get(grammar)
+        if job is None:
+            job = self._jobs[grammar] = self._executor.submit(self._compile, grammar)
             job.add_done_callback(self._job_done)
+        self._waiting.setdefault(grammar, []).append(request)
 
     def remove(self, request: Request) -> None:
         """Forget a request that was aborted while it waited, and the job that nobody else waits for."""

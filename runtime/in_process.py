@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .engine import Engine, EngineSession
 from .messages import USUAL_OPTIONS, CacheTree, SchedulerStats, SessionOptions
 from .program import Event, ModelInfo, Node
+from .request_tree import nobody
 from .service import EventSink
 from .tokenizer import Tokenizer
 
@@ -66,6 +67,7 @@ class InProcessSession:
 
     def close(self) -> None:
         self._closed = True
+        self._events = nobody
         self._session.close()
 
     def _hand_over(self, event: Event) -> None:

@@ -30,6 +30,15 @@ class Int32Buffer:
     def view(self) -> Int32Array:
         return self._data[: self._length]
 
+    def first(self, count: int) -> Int32Array:
+        """A window on the first `count` values, of which there are so many."""
+        return self._data[:count]
+
+    def after(self, place: int) -> list[int]:
+        """The values from `place` on."""
+        values: list[int] = self._data[place : self._length].tolist()
+        return values
+
     def append(self, value: int) -> None:
         if self._length == len(self._data):
             self._grow(1)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
-
-from palmette.constrained.errors import PalmetteError
 
 from .detokenizer import OutputText, UnreadText
 from .messages import NewRequest
 from .request import Request
-from .stops import compiled_stops, is_compiled
+from .stops import compiled_stops, is_compiled, usable_stops
+
+if TYPE_CHECKING:
+    from palmette.constrained.errors import PalmetteError
+    from palmette.constrained.stop_pattern import StopPatterns
 
 
 class Intake:
@@ -33,7 +36,7 @@ class Intake:
         self._token_bytes = token_bytes
         self._end_ids = end_ids
         self._wake = wake
-        self._compiling: dict[str, NewRequest] = {}
+        self._compiling: dict[str, tuple[NewRequest, Future[StopPatterns | PalmetteError]]] = {}
         self._executor: ThreadPoolExecutor | None = None
 
     def take(self, new: NewRequest) -> Request | None:
@@ -47,15 +50,16 @@ class Intake:
             return self._request(new)
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="palmette-stops")
-        self._compiling[new.id] = new
-        self._executor.submit(compiled_stops, patterns).add_done_callback(lambda _: self._wake())
+        job = self._executor.submit(compiled_stops, patterns)
+        self._compiling[new.id] = new, job
+        job.add_done_callback(lambda _: self._wake())
         return None
 
     def take_ready(self) -> list[NewRequest]:
-        """Those that `take` has kept and that would not be kept now."""
+        """Those that `take` has kept and that are to be given to it again: their patterns were compiled."""
         if not self._compiling:
             return []
-        ready = [new for new in self._compiling.values() if is_compiled(new.params.stop_regex)]
+        ready = [new for new, job in self._compiling.values() if job.done()]
         for new in ready:
             del self._compiling[new.id]
         return ready
@@ -90,7 +94,4 @@ class Intake:
         params = new.params
         if not params.stop and not params.stop_regex:
             return UnreadText()
-        patterns = compiled_stops(params.stop_regex) if params.stop_regex else None
-        if isinstance(patterns, PalmetteError):
-            raise patterns
-        return OutputText(self._token_bytes, params.stop, patterns)
+        return OutputText(self._token_bytes, params.stop, usable_stops(params.stop_regex))

@@ -58,12 +58,14 @@ class Job(ABC):
         requests: all of them, made at once.
         ends: what each came to, as far as known.
         unfinished: how many have not ended.
+        failure: why the job failed: the first that came, since what fails after it was aborted for it.
     """
 
     def __init__(self, requests: Sequence[NewRequest]) -> None:
         self.requests = tuple(requests)
         self.ends: list[RequestEnd | None] = [None] * len(self.requests)
         self.unfinished = len(self.requests)
+        self.failure: RequestFailure | None = None
         self._places = {request.id: place for place, request in enumerate(self.requests)}
 
     def place(self, request_id: str) -> int:
@@ -74,11 +76,7 @@ class Job(ABC):
         """A request has ended."""
         self.ends[self._places[request_id]] = end
         self.unfinished -= 1
-
-    @property
-    def failure(self) -> RequestFailure | None:
-        """Why the job failed, if a request of it did."""
-        return next((end.failure for end in self.ends if end is not None and end.failure is not None), None)
+        self.failure = self.failure or end.failure
 
     @abstractmethod
     def outcome(self, elapsed_s: float) -> Outcome:

@@ -58,7 +58,8 @@ class KVMemory:
 
     def pages_needed(self, request: Request, tokens: int) -> int:
         """Pages that the request lacks for a context of `tokens` tokens."""
-        return max(0, self.pool.pages_for(tokens) - len(request.page_table.pages))
+        lacking = self.pool.pages_for(tokens) - len(request.page_table.pages)
+        return lacking if lacking > 0 else 0
 
     def room(self, request: Request) -> int:
         """Most tokens that the request could compute next with what it holds and what can be made free."""

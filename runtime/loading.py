@@ -19,7 +19,7 @@ from .grammar_cache import GrammarCache
 from .grammar_compiler import GrammarCompiler
 from .grammar_queue import GrammarQueue
 from .grammar_store import GrammarStore
-from .model_path import find_model
+from .model_path import find_model, model_name
 from .program import ModelInfo
 from .scheduler import Scheduler
 from .tokenizer import Tokenizer
@@ -64,7 +64,7 @@ def load_scheduler(config: EngineConfig) -> LoadedEngine:
     runner = ModelRunner.load(path, config, valid_vocab=len(tokenizer.token_bytes))
     scheduler = build_scheduler(runner, tokenizer, config)
     info = ModelInfo(
-        name=config.model or path.name,
+        name=model_name(config.model, path),
         context_length=context_length(runner, config),
         vocab_size=runner.config.vocab_size,
         chat_template=tokenizer.chat_template,
@@ -95,7 +95,7 @@ def build_scheduler(runner: ModelRunner, tokenizer: Tokenizer, config: EngineCon
         num_pages=runner.num_pages,
         page_size=runner.page_size,
         context_length=context_length(runner, config),
-        vocab_size=runner.config.vocab_size,
+        vocab_size=min(runner.config.vocab_size, len(tokenizer.token_bytes)),  # more logits than tokens are common
         mask_table=MaskTable(config.mask_rows, vocabulary),
         grammar_queue=grammar_queue(vocabulary, config),
         forced_text=ForcedText(tokenizer),

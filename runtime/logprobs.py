@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import msgspec
+import numpy as np
 
 from .batch import Float32Array, Int32Array, StepResult
 from .messages import RequestEnd
 from .program import TokenLogprob, TopLogprob
 from .request import Request
 from .sampling_params import SamplingParams
+
+LOWEST = np.float32(-9999)
+"""Stands for the log-probability of what the model rules out: events travel as JSON, which has no infinity."""
 
 TokenText = Callable[[int], str]
 """The text of a token id alone."""
@@ -22,20 +26,21 @@ def sampled_logprob(request: Request, result: StepResult, index: int) -> TokenLo
         return None
     top = result.top_logprobs[index]
     likeliest = _top(*top) if top is not None else ()
-    return TokenLogprob(int(result.token_ids[index]), float(result.logprobs[index]), likeliest)
+    return TokenLogprob(int(result.token_ids[index]), max(float(result.logprobs[index]), float(LOWEST)), likeliest)
 
 
 def take_scores(request: Request, result: StepResult, scored: slice) -> None:
     """Keep the scores that a step computed of a request, at these places of its result."""
     token_ids, logprobs = result.score_top
+    scores = np.maximum(result.score_logprobs[scored], LOWEST).tolist()
     if (place := request.unscored.start) >= len(request.prompt_ids):
         count = request.params.logprobs or 0
         forced = request.token_ids[place:].tolist()
         tops = map(_top, token_ids[scored, :count], logprobs[scored, :count])
-        request.logprobs += map(TokenLogprob, forced, result.score_logprobs[scored].tolist(), tops)
+        request.logprobs += map(TokenLogprob, forced, scores, tops)
         return
     count = request.params.prompt_logprobs or 0
-    request.score_logprobs += result.score_logprobs[scored].tolist()
+    request.score_logprobs += scores
     request.score_top.append((token_ids[scored, :count].copy(), logprobs[scored, :count].copy()))
 
 
@@ -64,7 +69,7 @@ def spelled(entries: Iterable[TokenLogprob], params: SamplingParams, token_text:
 
 
 def _top(token_ids: Int32Array, logprobs: Float32Array) -> tuple[TopLogprob, ...]:
-    return tuple(map(TopLogprob, token_ids.tolist(), logprobs.tolist()))
+    return tuple(map(TopLogprob, token_ids.tolist(), np.maximum(logprobs, LOWEST).tolist()))
 
 
 def _with_text(entry: TokenLogprob, token_text: TokenText) -> TokenLogprob:

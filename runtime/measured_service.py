@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .messages import CacheTree, SchedulerStats, SessionOptions
+from .messages import USUAL_OPTIONS, CacheTree, SchedulerStats, SessionOptions
 from .metrics import Metrics
 from .program import Delta, Event, Failed, Generated, ModelInfo
 from .service import EngineService, EventSink, ServiceSession
 from .tokenizer import Tokenizer
-
-USUAL_OPTIONS = SessionOptions()
 
 
 class MeasuredService:
@@ -64,6 +62,7 @@ class _Measure:
             self._end(event)
         elif isinstance(event, Failed):
             self._metrics.count_failure(event.kind)
+            self._first_s.pop(event.node, None)
         self._events(event)
 
     def _piece(self, event: Delta) -> None:

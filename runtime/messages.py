@@ -11,12 +11,17 @@ from typing import Literal
 
 import msgspec
 
+from palmette.constrained.errors import PalmetteError
 from palmette.constrained.grammar import Grammar
 
+from .errors import QueueFullError, RequestError
 from .program import FinishReason, TokenLogprob, TopLogprob
 from .sampling_params import SamplingParams
 
 RequestKind = Literal["generate", "score"]
+
+MOST_TIMEOUT_S = 1e7
+"""The longest time limit of a request, some four months: a longer one is as good as none."""
 
 
 class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,11 +31,22 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
         priority: requests of a higher priority go first; 0 is the usual one.
         cache_salt: prefixes are shared only among programs with the same salt.
         timeout_s: a request that has not ended so long after it came fails; None uses the engine's own limit.
+
+    Raises:
+        RequestError: the priority is no whole number of 32 bits, or the time is not above 0 and at most 1e7 s.
     """
 
     priority: int = 0
     cache_salt: str = ""
     timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.priority, int) or not -(1 << 31) <= self.priority < 1 << 31:
+            raise RequestError(f"priority must be a whole number of 32 bits, not {self.priority!r}")
+        if self.timeout_s is not None and not 0 < self.timeout_s <= MOST_TIMEOUT_S:
+            raise RequestError(
+                f"timeout_s must be more than 0 and at most {MOST_TIMEOUT_S:g} s, or None, not {self.timeout_s!r}"
+            )
 
 
 USUAL_OPTIONS = SessionOptions()
@@ -88,6 +104,15 @@ class RequestFailure(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     message: str
     retry_after_s: float | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> RequestFailure:
+        """An error as it travels: with whatever is no text spelled out. One that is not Palmette's is a defect."""
+        kind, message = type(error).__name__, str(error)
+        if not isinstance(error, PalmetteError):
+            kind, message = "EngineError", f"{kind}: {message}"
+        retry_after_s = error.retry_after_s if isinstance(error, QueueFullError) else None
+        return cls(kind, message.encode(errors="backslashreplace").decode(), retry_after_s)
 
 
 class RequestEnd(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -43,6 +43,17 @@ def find_model(
     raise ModelLoadError(f"no model {name!r}: there is no such folder or file. A model is {MODELS}")
 
 
+def model_name(model: str | None, path: Path) -> str:
+    """What a model is called: the id that was asked for, or of a folder or file its own name, not where it lies.
+
+    Args:
+        model: as it was asked for.
+        path: what `find_model` found for it.
+    """
+    is_path = model is None or os.path.exists(os.path.expanduser(model))
+    return os.path.basename(os.path.abspath(path)) if is_path else str(model)
+
+
 def _existing(path: Path, revision: str | None) -> Path:
     if path.is_file() and path.suffix != ".gguf":
         raise ModelLoadError(f"{path} is a file: give the folder that holds the model, or a .gguf file")

@@ -12,7 +12,7 @@ from .errors import EngineError, RequestError
 from .jobs import Workplace
 from .messages import USUAL_OPTIONS, AbortRequest, NewRequest, RequestFailure, RequestOutput, SessionOptions
 from .program import Event, Node, Reference
-from .request_tree import RequestTree, RunAside
+from .request_tree import RequestTree, RunAside, nobody
 from .service import EventSink
 from .tokenizer import Tokenizer
 
@@ -72,8 +72,13 @@ class ProgramHost:
         """Hand news of requests to their trees; that of programs that were closed is dropped."""
         for output in outputs:
             tree = self._trees.get(output.id.partition("/")[0])
-            if tree is not None:
+            if tree is None:
+                continue
+            try:
                 tree.deliver(output)
+            except Exception as error:  # a defect, which must not stop the other programs
+                logger.exception("news of request %s could not be taken in; its program fails", output.id)
+                tree.abort_all(RequestFailure.of(error))
 
     def fail_all(self, failure: RequestFailure) -> None:
         """Fail every node that is not done, and take no more programs."""
@@ -89,6 +94,9 @@ class ProgramHost:
         return self._seeds.getrandbits(63)
 
 
+MAX_NODE_ID = 2**31 - 1
+
+
 class NodeIds:
     """The node ids of one program: parents and sources must be known before."""
 
@@ -99,12 +107,14 @@ class NodeIds:
         """Take these nodes' ids in.
 
         Raises:
-            RequestError: an id is taken or negative, or a parent or source is unknown; none was taken in.
+            RequestError: an id is taken or out of its range, or a parent or source is unknown; none was taken in.
         """
         known, added = self._known, set[int]()
         for node in nodes:
             if node.id < 0 or node.id in known or node.id in added:
                 raise RequestError(f"node id {node.id} is negative or taken")
+            if node.id > MAX_NODE_ID:
+                raise RequestError(f"node id {node.id} is too large; ids may be up to {MAX_NODE_ID}")
             if node.parent is not None and node.parent not in known and node.parent not in added:
                 raise RequestError(f"node {node.id} continues node {node.parent}, which does not exist")
             if isinstance(node, Reference) and node.source not in known and node.source not in added:
@@ -147,6 +157,7 @@ class HostedProgram:
         """Abort what still runs and forget the tree. No event comes after it returns. Closing twice is allowed."""
         if not self._closed:
             self._closed = True
+            self._events = nobody
             self.tree.abort()
             self._host.forget(self.id)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .detokenizer import OutputText
-from .errors import QueueFullError
 from .logprobs import likeliest_beside
 from .messages import RequestEnd, RequestFailure, RequestOutput
 from .program import TokenLogprob
@@ -13,7 +12,7 @@ from .request import Request
 def report(request: Request, text: str, *, finished: bool) -> RequestOutput:
     """The next news of a request, in which `text` is new. Each is made once: the request remembers what was told."""
     first, request.reported = request.reported, request.text.num_tokens
-    token_ids = tuple(request.output_ids[first : request.reported].tolist())
+    token_ids = tuple(request.output_after(first)[: request.reported - first])
     logprobs: tuple[TokenLogprob, ...] = ()
     if request.stream and request.params.logprobs is not None:
         logprobs = tuple(request.logprobs[request.reported_logprobs :])
@@ -26,13 +25,7 @@ def report(request: Request, text: str, *, finished: bool) -> RequestOutput:
 
 def refusal(request_id: str, error: Exception) -> RequestOutput:
     """The only news of a request that was never taken in."""
-    return RequestOutput(request_id, end=RequestEnd(text="", failure=failure_of(error)))
-
-
-def failure_of(error: Exception) -> RequestFailure:
-    """An error as it travels."""
-    retry = error.retry_after_s if isinstance(error, QueueFullError) else None
-    return RequestFailure(type(error).__name__, str(error), retry)
+    return RequestOutput(request_id, end=RequestEnd(text="", failure=RequestFailure.of(error)))
 
 
 def _end(request: Request) -> RequestEnd:
@@ -49,7 +42,7 @@ def _end(request: Request) -> RequestEnd:
         logprobs=tuple(request.logprobs),
         score_logprobs=tuple(request.score_logprobs),
         score_top=likeliest_beside(request),
-        failure=None if request.error is None else failure_of(request.error),
+        failure=None if request.error is None else RequestFailure.of(request.error),
         queue_s=None if request.started_s is None else request.started_s - request.arrived_s,
         elapsed_s=(request.ended_s or request.arrived_s) - request.arrived_s,
     )

@@ -35,6 +35,8 @@ _NEXT: dict[Status, tuple[Status, ...]] = {
 }
 """The legal steps of a request's status."""
 
+_ACTIVE = frozenset(status for status, following in _NEXT.items() if following)
+
 
 @dataclass(slots=True)
 class PageTable:
@@ -183,6 +185,10 @@ class Request:
         """The output, with the token that ended it."""
         return self._tokens.view[self._prompt_length :]
 
+    def output_after(self, place: int) -> list[int]:
+        """The tokens of output from `place` on."""
+        return self._tokens.after(self._prompt_length + place)
+
     @property
     def num_output(self) -> int:
         return len(self._tokens) - self._prompt_length
@@ -190,7 +196,7 @@ class Request:
     @property
     def tokens_left(self) -> int:
         """How many more tokens of output there may be."""
-        return self.max_output - self.num_output
+        return self.max_output + self._prompt_length - len(self._tokens)
 
     @property
     def end(self) -> int:
@@ -270,7 +276,7 @@ class Request:
 
     @property
     def is_active(self) -> bool:
-        return bool(_NEXT[self.status])
+        return self.status in _ACTIVE
 
     def move_to(self, status: Status) -> None:
         """Change the status by one legal step.

@@ -39,7 +39,7 @@ class _Entry:
         children, references: the nodes that continue it, and the references to it.
         context: what follows the node, known once it is done.
         text: what a reference to it stands for, known then too; None for a node without text.
-        started_s: when its job began.
+        started_s: when its job began; None before.
     """
 
     node: Node
@@ -49,7 +49,7 @@ class _Entry:
     text: str | None = None
     failed: RequestFailure | None = None
     job: Job | None = None
-    started_s: float = 0.0
+    started_s: float | None = None
 
     @property
     def settled(self) -> bool:
@@ -64,7 +64,8 @@ class _Entry:
 class RequestTree:
     """The request tree of one program.
 
-    It holds no lock and does no work of its own: its methods are for one thread.
+    It holds no lock and does no work of its own: its methods are for one thread. Whoever takes its events may call them
+    from within one, so what is known of the tree is looked up again after each.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class RequestTree:
             return
         if isinstance(job, GenerateJob) and job.node.stream and (delta := job.delta(output)) is not None:
             self._emit(delta)
-        if output.end is not None:
+        if output.end is not None and output.id in self._of_request:  # the delta may have ended the program
             del self._of_request[output.id]
             job.take_end(output.id, output.end)
             if output.end.failure is not None:
@@ -122,13 +123,10 @@ class RequestTree:
                 self._attempt(entry, lambda: self._complete(entry, job))
                 self._advance(*entry.followers)
 
-    def has_request(self, request_id: str) -> bool:
-        """Whether news of this request is for this tree."""
-        return request_id in self._of_request
-
     def abort(self) -> None:
         """Abort every request that has not ended; nothing more is emitted for them."""
         self._forgotten = True
+        self._emit = nobody  # who took the events holds this tree: without it, both are freed with their last reference
         for request_id in list(self._of_request):
             self._send(AbortRequest(request_id))
         self._of_request.clear()
@@ -160,10 +158,10 @@ class RequestTree:
     def _advance(self, *entries: _Entry) -> None:
         """Start these nodes, and what follows them, as far as what they wait for is known."""
         stack = list(reversed(entries))
-        while stack:
+        while stack and not self._forgotten:
             entry = stack.pop()
-            if entry.settled:
-                continue  # a reference that came here by its parent and by its source
+            if entry.settled or entry.started_s is not None:
+                continue  # a reference that came here by its parent and by its source, or a node that an event added
             awaited = self._awaited(entry)
             failed = next((before.failed for before in awaited if before.failed is not None), None)
             if failed is not None:
@@ -194,10 +192,10 @@ class RequestTree:
         try:
             step()
         except PalmetteError as error:
-            self._fail(entry, RequestFailure(type(error).__name__, str(error)))
+            self._fail(entry, RequestFailure.of(error))
         except Exception as error:
             logger.exception("node %d failed", entry.node.id)
-            self._fail(entry, RequestFailure("EngineError", f"{type(error).__name__}: {error}"))
+            self._fail(entry, RequestFailure.of(error))
 
     def _fail(self, entry: _Entry, failure: RequestFailure) -> None:
         """Fail the node and everything that waits for it."""
@@ -218,7 +216,7 @@ class RequestTree:
         entry.started_s = self._clock.now()
         make = partial(job_of, node, before, self._workplace)
         stops = node.params.stop_regex if isinstance(node, Generate) else ()
-        if self._run_aside is not None and (before.text_length > LONG_TEXT or not is_compiled(stops)):
+        if self._run_aside is not None and (_text_to_encode(node, before) > LONG_TEXT or not is_compiled(stops)):
             self._run_aside(make, partial(self._job_made, entry))
         else:
             self._start(entry, make())
@@ -231,20 +229,38 @@ class RequestTree:
 
     def _start(self, entry: _Entry, job: Job) -> None:
         entry.job = job
-        for request in job.requests:
-            self._of_request[request.id] = entry
-            self._send(request)
+        try:
+            for request in job.requests:
+                self._send(request)
+                self._of_request[request.id] = entry
+        except Exception:
+            self._abort_requests(job)
+            for request in job.requests:
+                self._of_request.pop(request.id, None)
+            raise
 
     def _abort_requests(self, job: Job) -> None:
-        """End the other requests of a job that has failed."""
-        for request, end in zip(job.requests, job.ends, strict=True):
-            if end is None:
+        """End what still runs of a job that has failed."""
+        for request in job.requests:
+            if request.id in self._of_request:
                 self._send(AbortRequest(request.id))
 
     def _complete(self, entry: _Entry, job: Job) -> None:
         if job.failure is not None:
             self._fail(entry, job.failure)
             return
+        assert entry.started_s is not None
         outcome = job.outcome(self._clock.now() - entry.started_s)
         entry.text, entry.context = outcome.text, outcome.context
         self._emit(outcome.event)
+
+
+def _text_to_encode(node: Generate | Select, before: Context) -> int:
+    """Characters of constant text that a node's requests are made of: every choice is encoded with what precedes it."""
+    if isinstance(node, Generate):
+        return before.text_length
+    return len(node.choices) * before.text_length + sum(map(len, node.choices))
+
+
+def nobody(event: Event) -> None:
+    """Takes the events of a program that is closed."""

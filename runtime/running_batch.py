@@ -5,13 +5,14 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 
+from .ageing import turn
 from .kv_memory import KVMemory
 from .request import Request
 from .step_builder import Row
 
 
 class RunningBatch:
-    """The running requests, oldest first. Each has a slot of the runner's and its pages.
+    """The running requests, in turn (see ageing.py). Each has a slot of the runner's and its pages.
 
     Args:
         slots: most requests that may run at once.
@@ -42,7 +43,8 @@ class RunningBatch:
         return [request for request in self._requests if request.prefilling]
 
     @property
-    def newest(self) -> Request:
+    def last(self) -> Request:
+        """Who gives way where memory is short: whose turn comes last, so that the first always gets on."""
         return self._requests[-1]
 
     def add(self, request: Request) -> None:
@@ -50,7 +52,7 @@ class RunningBatch:
         request.slot = self._free_slots.pop()
         request.prefill_end = request.end
         request.setup_due = request.kind == "generate"
-        bisect.insort(self._requests, request, key=_arrival)
+        bisect.insort(self._requests, request, key=turn)
 
     def remove(self, request: Request) -> None:
         """Stop running a request, whatever the reason; its slot and pages come back."""
@@ -61,7 +63,7 @@ class RunningBatch:
         self._memory.release(request)
 
     def rows(self, tokens: int) -> list[Row] | None:
-        """Rows of the step for what runs already, with their pages: decodes first, then prefills, oldest first.
+        """Rows of the step for what runs already, with their pages: decodes first, then prefills, each in turn.
 
         Args:
             tokens: most tokens of all rows.
@@ -101,8 +103,4 @@ class RunningBatch:
         assert sorted(used + self._free_slots) == list(range(self._max_slots))
         assert all(request.status == "running" for request in self._requests)
         assert all(request.remaining > 0 for request in self._requests)
-        assert [r.arrival for r in self._requests] == sorted(r.arrival for r in self._requests)
-
-
-def _arrival(request: Request) -> int:
-    return request.arrival
+        assert self._requests == sorted(self._requests, key=turn)

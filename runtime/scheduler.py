@@ -7,13 +7,14 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from palmette.constrained.errors import GrammarLimitError, PalmetteError
 
+from .admission import OutputEstimate
 from .batch import NOTHING_ALLOWED, Runner, StepHandle, StepResult
 from .clock import Clock, MonotonicClock
 from .config import EngineConfig
@@ -25,7 +26,6 @@ from .grammar_queue import GrammarQueue
 from .kv_memory import KVMemory
 from .logprobs import sampled_logprob, take_scores
 from .messages import CacheTree, SchedulerStats
-from .policy import OutputEstimate
 from .queue_limit import QueueLimit
 from .request import Request, check_request
 from .running_batch import RunningBatch
@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     from palmette.constrained import MaskTable, TokenGrammar
 
 
-@dataclass(frozen=True, slots=True)
-class RequestUpdate:
+MOST_IDLE_S = 3600.0
+"""Nobody waits longer at once: systems do not take any number of seconds."""
+
+
+class RequestUpdate(NamedTuple):
     """News of a request: more text, and whether it has ended. Its results are in the request itself."""
 
     request: Request
@@ -73,7 +76,7 @@ class Scheduler:
         config: limits, policy and seed; its sizes that may be None are given here.
         num_pages, page_size: of the runner's KV storage.
         context_length: most tokens of prompt and output.
-        vocab_size: number of logits, to refuse a logit bias on another token; None does not check.
+        vocab_size: how many tokens may be sampled, to refuse options that name another one; None does not check.
         mask_table, grammar_queue: None refuses requests with a grammar.
         forced_text: finds tokens that a grammar forces; unused where the config has jump_forward off.
     """
@@ -152,12 +155,12 @@ class Scheduler:
         timeout_s = self._request_timeout_s if request.timeout_s is None else request.timeout_s
         if timeout_s is not None:
             request.deadline_s = request.arrived_s + timeout_s
-        self._deadlines.add(request)
-        self._requests[request.id] = request
         if request.grammar is not None and self._grammar_queue is not None:
             self._grammar_queue.add(request)
         else:
             self._waiting.add(request)
+        self._deadlines.add(request)  # and from here on it is active: nothing may fail any more
+        self._requests[request.id] = request
 
     def abort(self, request_id: str) -> bool:
         """End a request at the next step; what a step in flight computes for it is dropped.
@@ -180,6 +183,17 @@ class Scheduler:
         """Whether a step would do something now. False while all there is waits for grammars to compile."""
         compiled = self._grammar_queue is not None and self._grammar_queue.has_ready
         return bool(compiled or self._running or self._waiting or self._aborts or self._updates or self._in_flight)
+
+    @property
+    def idle_s(self) -> float | None:
+        """How long a step would do nothing if nobody asked for anything: seconds, or None for as long as that is so.
+
+        Where all there is waits for grammars to compile, that is until one of them has waited too long.
+        """
+        if self.can_step:
+            return 0.0
+        due_s = self._deadlines.next_s
+        return None if due_s is None else min(MOST_IDLE_S, max(0.0, due_s - self._clock.now()))
 
     def on_grammar_ready(self, callback: Callable[[], None]) -> None:
         """Have `callback` called, from another thread, whenever `can_step` may have become true by a grammar."""
@@ -258,7 +272,7 @@ class Scheduler:
         The step before must be processed if a request in it has a grammar: its token decides the mask.
         """
         for row in step.rows:
-            if row.is_sampled:
+            if row.is_sampled and row.request.matcher is not None:
                 self._find_mask(row)
         step.handle.sample(build_masks(step.rows, self._masks.take_updates()))
 
@@ -332,12 +346,12 @@ class Scheduler:
             self._report(request, text)
 
     def _make_room(self) -> list[Row]:
-        """Rows for the running requests when memory is short: the newest ones wait again."""
+        """Rows for the running requests when memory is short: those whose turn comes last wait again."""
         while (rows := self._running.rows(self._chunk_size)) is None:
             if len(self._running) > 1:
-                self._retract(self._running.newest)
+                self._retract(self._running.last)
             else:
-                self._fail(self._running.newest, self._too_large(self._running.newest))
+                self._fail(self._running.last, self._too_large(self._running.last))
         return rows
 
     def _retract(self, request: Request) -> None:
@@ -392,15 +406,16 @@ class Scheduler:
         reach others through the radix cache.
         """
         takes_sample = row.takes_sample
-        if takes_sample and result.token_ids[sampled] < 0:
-            self._fail(row.request, _sampling_error(row, int(result.token_ids[sampled])))
+        if takes_sample and (problem := result.token_ids.item(sampled)) < 0:
+            self._fail(row.request, _sampling_error(row, problem))
         elif row.scored and np.isnan(result.score_logprobs[scored]).any():
             self._fail(row.request, _not_finite(row))
         else:
             self._advance(row, result, scored)
             if takes_sample:
                 self._take_token(row.request, result, sampled)
-            self._settle(row)
+            if row.start < row.request.prefill_end:
+                self._settle(row)
 
     def _advance(self, row: Row, result: StepResult, scored: slice) -> None:
         """Commit what a row computed."""
@@ -415,17 +430,18 @@ class Scheduler:
 
     def _take_token(self, request: Request, result: StepResult, index: int) -> None:
         try:
-            text = self._generation.take(request, int(result.token_ids[index]), sampled_logprob(request, result, index))
+            logprob = sampled_logprob(request, result, index)
+            text = self._generation.take(request, result.token_ids.item(index), logprob)
         except Exception as error:
             self._fail(request, error)
             return
-        if request.flying is not None and request.flying.is_sampled and not request.flying.takes_sample:
+        if request.matcher is not None and request.flying is not None and request.flying.is_outrun:
             request.went_ahead()
         self._report(request, text)
 
     def _settle(self, row: Row) -> None:
         """Let others use the prefix that a prefill has computed so far."""
-        if row.request.status == "running" and row.start < row.request.prefill_end:
+        if row.request.status == "running":
             self._memory.commit(row.request)
 
     # -- ends -------------------------------------------------------------------------------------------------------

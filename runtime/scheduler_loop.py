@@ -31,8 +31,11 @@ from .scheduler import RequestUpdate, Scheduler
 class Inbox(Protocol):
     """Where messages come from."""
 
-    def take(self, wait: bool) -> Sequence[ToScheduler]:
-        """The messages since the last call; `wait`: until there is one, or until `wake` is called."""
+    def take(self, wait_s: float | None) -> Sequence[ToScheduler]:
+        """The messages since the last call.
+
+        Where there are none, it waits `wait_s` seconds for one, or for `wake`; None waits as long as it takes.
+        """
 
     def wake(self) -> None:
         """End the waiting of `take`. May be called from any thread."""
@@ -100,7 +103,7 @@ class SchedulerLoop:
         """Take messages in, and wait for one where nothing else is to do; False when the loop is to end."""
         if self._stopped:
             return False
-        for message in self._inbox.take(not self._scheduler.can_step):
+        for message in self._inbox.take(self._scheduler.idle_s):
             self._take(message)
         for new in self._intake.take_ready():
             self._add(new)

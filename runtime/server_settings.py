@@ -21,7 +21,7 @@ class ServerSettings:
 
     Attributes:
         host, port: where to listen; port 0 takes one that is free.
-        model_name: what clients call the model; None is the name it was loaded by.
+        model_name: what clients call the model; None is its id, or the name of its folder or file.
         api_key: what clients must send as a bearer token; None asks for none.
         cors_origins: web pages of these origins may call the server; none by default, "*" is every one.
         max_body_bytes: largest body of a request; a larger one gets 413.

@@ -24,7 +24,10 @@ class ServiceSession(Protocol):
         """
 
     def abort(self) -> None:
-        """End what still runs: every node that is not done ends in a `Failed` event. The session stays open."""
+        """End what still runs: every node that is not done ends in a `Failed` event. The session stays open.
+
+        Nothing happens where it is closed, or the engine has ended.
+        """
 
     def close(self) -> None:
         """Abort what still runs and forget the tree. No event comes after it returns. Closing twice is allowed."""

@@ -40,21 +40,26 @@ class Row:
 
     def __init__(self, request: Request, count: int) -> None:
         self.request = request
-        self.start = request.next_start
+        self.start = start = request.next_start
         self.count = count
-        self.stop = self.start + count
-        self.follows_sample = request.sample_due
-        self.is_sampled = self.stop == request.end + self.follows_sample and request.kind == "generate"
-        self.output_position = request.num_output + self.follows_sample
+        self.stop = stop = start + count
+        self.follows_sample = follows_sample = request.sample_due
+        self.is_sampled = stop == request.end + follows_sample and request.kind == "generate"
+        self.output_position = request.num_output + follows_sample
         self.dropped = False
         unscored = request.unscored
-        self.scored = range(max(self.start + 1, unscored.start), min(self.stop + 1, unscored.stop))
+        self.scored = range(max(start + 1, unscored.start), min(stop + 1, unscored.stop)) if unscored else unscored
         self.mask_row = UNCONSTRAINED
 
     @property
     def takes_sample(self) -> bool:
         """Whether what the step samples is the request's next token; false where more is known by now."""
         return self.is_sampled and self.stop == self.request.end
+
+    @property
+    def is_outrun(self) -> bool:
+        """Whether it samples a token that is known by now."""
+        return self.is_sampled and self.stop != self.request.end
 
     def token_ids(self) -> Int32Array:
         """The row's tokens; `FROM_SLOT` for one that the step before samples."""
@@ -70,10 +75,10 @@ def build_plan(step: int, rows: Sequence[Row], page_size: int) -> StepPlan:
     counts = _int32([row.count for row in rows])
     query_indptr = _indptr(counts)
     seq_lens = starts + counts
-    tables = [row.request.page_table.pages.view for row in rows]
     page_counts = -(-seq_lens // page_size)
     page_indptr = _indptr(page_counts)
-    page_ids = np.concatenate([table[:n] for table, n in zip(tables, page_counts.tolist(), strict=True)])
+    tables = [row.request.page_table.pages for row in rows]
+    page_ids = np.concatenate([table.first(n) for table, n in zip(tables, page_counts.tolist(), strict=True)])
     positions = np.arange(query_indptr[-1], dtype=np.int32) + np.repeat(starts - query_indptr[:-1], counts)
     pages = page_ids[np.repeat(page_indptr[:-1], counts) + positions // page_size]
     sampled = [index for index, row in enumerate(rows) if row.is_sampled]

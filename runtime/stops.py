@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from palmette.constrained.errors import PalmetteError
 
+from .errors import EngineError
+
 if TYPE_CHECKING:
     from palmette.constrained.stop_pattern import StopPatterns
 
@@ -26,8 +28,10 @@ def compiled_stops(patterns: tuple[str, ...]) -> StopPatterns | PalmetteError:
             known = stop_patterns(patterns)
         except PalmetteError as error:
             known = error
+        except Exception as error:  # a defect, or no memory: whoever waits for the patterns must be told
+            known = EngineError(f"the stop patterns could not be compiled: {type(error).__name__}: {error}")
         if len(_compiled) >= _MOST:
-            _compiled.clear()
+            _compiled.pop(next(iter(_compiled)), None)
         _compiled[patterns] = known
     return known
 
@@ -39,6 +43,12 @@ def is_compiled(patterns: tuple[str, ...]) -> bool:
 
 def check_stops(patterns: tuple[str, ...]) -> None:
     """Raise the error of stop patterns that cannot be used."""
+    usable_stops(patterns)
+
+
+def usable_stops(patterns: tuple[str, ...]) -> StopPatterns | None:
+    """Compiled stop patterns, None for none; raises the error of those that cannot be used."""
     found = compiled_stops(patterns) if patterns else None
     if isinstance(found, PalmetteError):
-        raise found
+        raise found.with_traceback(None)  # it is kept, and would keep every frame it was ever raised through
+    return found

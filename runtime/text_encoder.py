@@ -15,8 +15,8 @@ from .tokenizer_spec import LEADING_SPACES, TRAILING_SPACES
 if TYPE_CHECKING:
     import tokenizers
 
-_CACHED_FROM = 256
 _CACHED_CHARACTERS = 4_000_000
+_ENTRY_CHARACTERS = 64  # what an entry takes beside its text, whose tokens take as much
 _WHITE_SPACE = "".join(character for character in map(chr, range(0x3001)) if character.isspace())
 
 
@@ -55,7 +55,9 @@ class TextEncoder:
             return known
         edged, shift = self._edges.apply(text, first=first)
         encoding = self._encoded(edged)
-        starts = (max(0, start - shift) for start, _ in encoding.offsets)
+        starts = [start for start, _ in encoding.offsets]
+        if shift:
+            starts = [max(0, start - shift) for start in starts]
         encoded = EncodedText(tuple(encoding.ids), tuple(starts))
         if self._byte_ids:
             encoded = self._spelled(encoded, encoding.tokens)
@@ -237,7 +239,10 @@ def _build(spec: dict[str, Any], source: str) -> tokenizers.Tokenizer:
 
 
 class _EncodingCache:
-    """Encodings of long strings, least recently used dropped first; bounded by characters kept. Any thread may ask."""
+    """Encodings of strings, least recently used dropped first; bounded by characters kept. Any thread may ask.
+
+    Short ones are worth keeping too: what a chat template puts between two special tokens is the same in every chat.
+    """
 
     def __init__(self) -> None:
         self._entries: OrderedDict[tuple[str, bool], EncodedText] = OrderedDict()
@@ -251,13 +256,13 @@ class _EncodingCache:
             return entry
 
     def put(self, key: tuple[str, bool], encoded: EncodedText) -> None:
-        if not _CACHED_FROM <= len(key[0]) <= _CACHED_CHARACTERS:
+        if len(key[0]) > _CACHED_CHARACTERS:
             return
         with self._lock:
             if key in self._entries:
                 return
             self._entries[key] = encoded
-            self._characters += len(key[0])
+            self._characters += len(key[0]) + _ENTRY_CHARACTERS
             while self._characters > _CACHED_CHARACTERS:
                 (text, _), _ = self._entries.popitem(last=False)
-                self._characters -= len(text)
+                self._characters -= len(text) + _ENTRY_CHARACTERS

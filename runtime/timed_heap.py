@@ -30,7 +30,9 @@ class TimedHeap:
 
     @property
     def next_s(self) -> float | None:
-        """The earliest moment, of whatever request; None where there is none."""
+        """The earliest moment of a request that still matters; None where there is none."""
+        while self._heap and not self._matters(self._heap[0][2]):
+            heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def add(self, request: Request, moment_s: float) -> None:
@@ -64,7 +66,7 @@ class Deadlines:
 
     @property
     def next_s(self) -> float | None:
-        """When the next deadline comes, or that of a request that has ended; None where there is none."""
+        """When the next deadline of an active request comes; None where there is none."""
         return self._heap.next_s
 
     def expired(self, now_s: float) -> list[Request]:

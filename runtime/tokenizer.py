@@ -165,7 +165,10 @@ class Tokenizer:
             return
         string = self._encoder.encode("".join(run.parts), first=run.first)
         encoded.ids.extend(string.ids)
-        encoded.owners.extend(run.owners[bisect_right(run.starts, start) - 1] for start in string.starts)
+        if len(run.owners) == 1:
+            encoded.owners.extend(run.owners * len(string.ids))
+        else:
+            encoded.owners.extend([run.owners[bisect_right(run.starts, start) - 1] for start in string.starts])
         run.clear()
 
     def _end_ids(self, files: TokenizerFiles) -> frozenset[int]:

@@ -16,9 +16,15 @@ class UsageCount:
 
     def add_prompt(self, prompt: Prompt, cached: int) -> None:
         """Count a prompt whose first `cached` tokens came from the radix cache."""
-        for column, owners in ((1, prompt.owners[:cached]), (0, prompt.owners[cached:])):
-            for owner, count in zip(*np.unique(owners, return_counts=True), strict=True):
-                self._row(int(owner))[column] += int(count)
+        owners = prompt.owners
+        changes = np.flatnonzero(owners[1:] != owners[:-1]) + 1
+        first = 0
+        for end in (*changes.tolist(), len(owners)) if len(owners) else ():  # a run of tokens of one owner
+            reused = min(max(cached - first, 0), end - first)
+            row = self._row(owners.item(first))
+            row[0] += end - first - reused
+            row[1] += reused
+            first = end
 
     def add_output(self, node: int, sampled: int, forced: int) -> None:
         """Count output tokens of a node."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from .admission import AdmissionBudget, OutputEstimate
 from .ageing import AgeingQueue
 from .clock import Clock
 from .config import EngineConfig
 from .kv_memory import KVMemory
-from .policy import AdmissionBudget, OutputEstimate
 from .queue_limit import QueueLimit
 from .queue_policies import WINDOW, queue_policy
 from .request import Request

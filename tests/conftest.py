@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from tests.engine_processes import StartedChildren
     from tests.native_server import ServedEngine
 
     from palmette.runtime.engine import Engine
+    from palmette.runtime.processes.runtime_client import Runtime
 
 settings.register_profile("palmette", deadline=None, print_blob=True)
 settings.load_profile("palmette")
@@ -50,6 +53,29 @@ def tiny_engine(tiny_model_folder: Path) -> Iterator[Engine]:
 
     with launch(str(tiny_model_folder), seed=0, max_total_tokens=8_000, processes=False) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def tiny_runtime(tiny_model_folder: Path) -> Iterator[Runtime]:
+    """An engine in processes of its own on the tiny model; tests that share it must not shut it down."""
+    from palmette.runtime import launch
+
+    with launch(tiny_model_folder, seed=0, max_total_tokens=8_000) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def started_children() -> StartedChildren:
+    """Gives the engine processes that were started since the test began and still run."""
+    from tests.engine_processes import children_of
+
+    before = children_of(os.getpid())
+
+    def started() -> dict[int, str]:
+        found = children_of(os.getpid())
+        return {pid: command for pid, command in found.items() if pid not in before and "palmette.runtime" in command}
+
+    return started
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from palmette.bench import fake_model
 from palmette.runtime.config import EngineConfig
@@ -14,6 +14,9 @@ from palmette.runtime.processes.runtime_client import Runtime
 from palmette.runtime.server_settings import ServerSettings
 
 LIMIT_S = 120.0
+
+StartedChildren = Callable[[], dict[int, str]]
+"""The engine processes that a test has started and that still run: ids and command lines."""
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -52,11 +55,6 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def engine_children() -> dict[int, str]:
-    """The engine processes that this process has started and that still run."""
-    return {pid: command for pid, command in children_of(os.getpid()).items() if "palmette.runtime" in command}
-
-
 def is_running(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
     try:
@@ -67,11 +65,16 @@ def is_running(pid: int) -> bool:
 
 @contextmanager
 def fake_runtime(
-    folder: Path, *, step_s: float = 0.0, restart: bool = False, server: ServerSettings | None = None
+    folder: Path,
+    *,
+    step_s: float = 0.0,
+    restart: bool = False,
+    server: ServerSettings | None = None,
+    engine: Mapping[str, Any] | None = None,
 ) -> Iterator[Runtime]:
-    """A runtime whose steps take `step_s` and compute nothing."""
+    """A runtime whose steps take `step_s` and compute nothing; `engine` are further settings of it."""
     with Runtime.start(
-        EngineConfig(model=str(fake_model.write_folder(folder)), seed=0, radix_cache=True),
+        EngineConfig(model=str(fake_model.write_folder(folder)), seed=0, radix_cache=True, **(engine or {})),
         server or ServerSettings(model_name="m", log_level="warning"),
         restart=restart,
         loader=fake_model.LOADER,

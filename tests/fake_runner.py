@@ -78,6 +78,27 @@ class FakeModel:
         return -((mixed >> np.uint64(52)).astype(np.float32)) / np.float32(256)
 
 
+BROKEN = token("z")
+
+
+class BrokenModel(FakeModel):
+    """The fake model, broken for contexts of at least `length` tokens that begin with the token "z"."""
+
+    def __init__(self, failure: int, length: int = 0) -> None:
+        self.failure = failure
+        self.length = length
+
+    def _fails(self, context: Int32Array) -> bool:
+        return bool(context[0] == BROKEN) and len(context) >= self.length
+
+    def draw(self, context: Int32Array, allowed: BoolArray, salt: bytes = b"") -> int:
+        return self.failure if self._fails(context) else super().draw(context, allowed, salt)
+
+    def logprobs(self, context: Int32Array) -> npt.NDArray[np.float32]:
+        logprobs = super().logprobs(context)
+        return logprobs * np.float32(np.nan) if self._fails(context) else logprobs
+
+
 def _digest(context: Int32Array, salt: bytes) -> int:
     data = np.ascontiguousarray(context, dtype=np.int32).tobytes()
     return int.from_bytes(hashlib.blake2b(data + salt, digest_size=7).digest(), "little")

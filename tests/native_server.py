@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -83,3 +84,14 @@ async def _serve(
     url = f"{settings.scheme}://127.0.0.1:{listener.getsockname()[1]}"
     started.put(ServedEngine(url, app, loop, stop))
     await serving
+
+
+def wait_until_empty(engine: Engine) -> None:
+    """Wait until no request runs and every page is free or belongs to the cache."""
+    for _ in range(1500):
+        stats = engine.stats()
+        idle = not (stats.running or stats.waiting or stats.compiling)
+        if idle and stats.free_pages + stats.evictable_pages == stats.total_pages:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"requests go on: {stats}")

@@ -55,7 +55,10 @@ def test_wheel_holds_every_module(wheel_names: set[str]) -> None:
     assert python_files() <= wheel_names
     assert {f"palmette/{folder}/__init__.py" for folder in FOLDERS} <= wheel_names
     assert {"palmette/py.typed", "palmette/__main__.py"} <= wheel_names
-    page = {f"palmette/runtime/server/static/{name}" for name in ("index.html", "page.js", "page.css")}
+    page = {
+        f"palmette/runtime/server/static/{name}"
+        for name in ("index.html", "page.js", "page.css", "docs.html", "docs.js", "docs.css")
+    }
     assert page <= wheel_names
 
 

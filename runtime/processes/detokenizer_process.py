@@ -13,6 +13,7 @@ import zmq
 from palmette.runtime.messages import StepOutput
 
 from .child import Child, run_child
+from .heap import settle_heap
 from .private_folder import socket_path
 from .process_messages import Ready
 from .sockets import Receiver, Sender
@@ -37,6 +38,7 @@ def main(child: Child) -> None:
         receiver.wake()
 
     child.on_stop(stop)
+    settle_heap()
     child.report(Ready())
     while not stopped.is_set():
         receiver.wait()

@@ -68,7 +68,7 @@ class EngineProcesses:
 
     Args:
         settings: what the processes are told; the private folder is put in here.
-        on_failure: called once, from a thread, if a process dies after all were ready.
+        on_failure: called once, from a thread, if a process dies after all were ready, before programs learn of it.
     """
 
     def __init__(self, settings: ChildSettings, on_failure: Callable[[EngineError], None]) -> None:
@@ -285,8 +285,8 @@ class EngineProcesses:
         logger.error("%s", error)
         if was_ready:
             self._supervisor.end(Stop(_LAST_ANSWERS_S, str(error)), SERVER)
-            self._fail(error)
             self._on_failure(error)
+            self._fail(error)
         else:
             self._supervisor.kill()
             self._fail(error)

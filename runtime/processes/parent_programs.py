@@ -71,11 +71,11 @@ class ParentPrograms:
 
     def _extend(self, message: ExtendProgram) -> None:
         session = self._sessions.get(message.program)
-        waiting = self._unfinished.setdefault(message.program, set())
-        waiting.update(node.id for node in message.nodes if isinstance(node, Generate | Select))
         try:
-            if session is None:
+            if session is None:  # it could not be opened; or it was closed by another thread of the parent's
                 raise EngineError("the engine has failed; launch another one")
+            waiting = self._unfinished.setdefault(message.program, set())
+            waiting.update(node.id for node in message.nodes if isinstance(node, Generate | Select))
             session.extend(message.nodes)
         except (EngineError, RequestError) as error:
             self._refuse(message.program, message.nodes, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from palmette.runtime.errors import EngineError, RequestError
@@ -61,8 +62,12 @@ class RemoteSession:
             self._engine.send_encoded(data)
 
     def abort(self) -> None:
-        """End what still runs: every node that is not done ends in a `Failed` event. The session stays open."""
-        self._engine.send(AbortProgram(self._number))
+        """End what still runs: every node that is not done ends in a `Failed` event. The session stays open.
+
+        Nothing happens where it is closed, or the engine has ended.
+        """
+        with suppress(EngineError):  # all that was open has failed
+            self._engine.send(AbortProgram(self._number))
 
     def close(self) -> None:
         """Abort what still runs and forget the tree. No event comes after it returns. Closing twice is allowed."""
@@ -71,10 +76,8 @@ class RemoteSession:
                 return
             self._closed = True
         self._engine.forget(self._number)
-        try:
+        with suppress(EngineError):  # an engine that has ended has nothing left to abort
             self._engine.send(CloseProgram(self._number))
-        except EngineError:
-            return  # an engine that has ended has nothing left to abort
 
     def deliver(self, event: Event) -> None:
         """Hand an event of the engine's over."""

@@ -19,7 +19,7 @@ from palmette.constrained.errors import PalmetteError
 from palmette.runtime.config import EngineConfig
 from palmette.runtime.errors import EngineError
 from palmette.runtime.messages import USUAL_OPTIONS, CacheTree, Question, SchedulerStats, SessionOptions
-from palmette.runtime.model_path import find_model
+from palmette.runtime.model_path import find_model, model_name
 from palmette.runtime.program import ModelInfo
 from palmette.runtime.server_settings import ServerSettings
 
@@ -60,7 +60,8 @@ class Runtime:
         self._starts: deque[float] = deque(maxlen=MAX_RESTARTS)
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._is_down = False  # and a new engine is being started
+        self._restarts = 0  # that are under way: then calls wait
+        self._failure: EngineError | None = None  # for good
         self._closed = False
         self._processes = EngineProcesses(settings, self._failed)
         atexit.register(self.shutdown)
@@ -96,7 +97,7 @@ class Runtime:
         told = ChildSettings(
             engine=dataclasses.replace(engine, model=str(path.absolute()), revision=None),
             server=server,
-            model_name=engine.model or path.name,
+            model_name=model_name(engine.model, path),
             loader=loader,
             loader_options=dict(loader_options or {}),
         )
@@ -121,7 +122,7 @@ class Runtime:
     @property
     def is_healthy(self) -> bool:
         """Whether all processes run."""
-        return not self._is_down and not self._closed and self._processes.failure is None
+        return not self._restarts and not self._closed and self._failure is None
 
     def open(self, events: EventSink, options: SessionOptions = USUAL_OPTIONS) -> RemoteSession:
         """Open an empty request tree whose events go to `events`, called from a thread of the runtime's.
@@ -154,9 +155,8 @@ class Runtime:
         with self._changed:
             if not self._changed.wait_for(self._has_ended, timeout_s):
                 return False
-        failure = self._processes.failure
-        if failure is not None and not self._closed:
-            raise EngineError(str(failure))
+        if self._failure is not None and not self._closed:
+            raise EngineError(str(self._failure))
         return True
 
     def shutdown(self, *, drain_s: float = 0.0) -> None:
@@ -195,41 +195,47 @@ class Runtime:
             raise EngineError("this engine belongs to the process that launched it, not to its forks; launch another")
         with self._changed:
             if not self._processes.is_own_thread:  # which must first end what was open
-                self._changed.wait_for(lambda: not self._is_down or self._closed)
+                self._changed.wait_for(lambda: not self._restarts or self._closed)
             if self._closed:
                 raise EngineError(_SHUT_DOWN)
             return self._processes
 
     def _has_ended(self) -> bool:
-        return self._closed or (self._processes.failure is not None and not self._is_down)
+        return self._closed or self._failure is not None
 
     def _failed(self, error: EngineError) -> None:
-        """A process died. Called from a thread of the processes' own."""
+        """A process died. Called from a thread of the processes' own, before anybody else learns of it."""
         now = time.monotonic()
         too_often = len(self._starts) == MAX_RESTARTS and now - self._starts[0] < RESTARTS_WITHIN_S
         with self._changed:
-            self._is_down = self._restart and not self._closed and not too_often
+            anew = self._restart and not self._closed and not too_often
+            self._restarts += anew
+            if not anew:
+                self._failure = error
             self._changed.notify_all()
-        if self._is_down:
+        if anew:
             self._starts.append(now)
-            threading.Thread(target=self._start_anew, name="palmette-restart", daemon=True).start()
+            threading.Thread(target=self._start_anew, args=(error,), name="palmette-restart", daemon=True).start()
         elif self._restart and too_often:
             logger.error("the engine died %d times in a short time and is not started anew", MAX_RESTARTS)
 
-    def _start_anew(self) -> None:
-        """Start the engine again, at the same port."""
-        self._processes.end(EngineError("the engine is started anew"))
+    def _start_anew(self, error: EngineError) -> None:
+        """Start the engine, which has ended with `error`, again at the same port."""
+        self._processes.end(error)
         server = dataclasses.replace(self._settings.server, port=self._address.port)
         settings = msgspec.structs.replace(self._settings, server=server)
         with self._changed:
             if self._closed:
                 return
             self._processes = processes = EngineProcesses(settings, self._failed)
+        failure: EngineError | None = None
         try:
             self._address = self._wait_until_ready(processes)
-        except PalmetteError as error:
-            logger.error("the engine could not be started anew: %s", error)
-            processes.end(EngineError(str(error)))
+        except PalmetteError as reason:
+            logger.error("the engine could not be started anew: %s", reason)
+            failure = EngineError(str(reason))
+            processes.end(failure)
         with self._changed:
-            self._is_down = False
+            self._restarts -= 1
+            self._failure = self._failure or failure
             self._changed.notify_all()

@@ -21,6 +21,7 @@ from palmette.runtime.program import ModelInfo
 from palmette.runtime.scheduler_loop import SchedulerLoop
 
 from .child import Child, run_child
+from .heap import settle_heap
 from .private_folder import socket_path
 from .process_messages import ModelLoaded, Ready
 from .sockets import Receiver, Sender
@@ -28,9 +29,6 @@ from .sockets import Receiver, Sender
 if TYPE_CHECKING:
     from palmette.runtime.scheduler import Scheduler
     from palmette.runtime.tokenizer import Tokenizer
-
-_LOOK_AGAIN_S = 1.0
-"""Most time without a look at what only waits: a request may have passed its time limit."""
 
 
 class Loaded(Protocol):
@@ -61,12 +59,12 @@ class SocketInbox:
     def __init__(self, receiver: Receiver[ToScheduler]) -> None:
         self._receiver = receiver
 
-    def take(self, wait: bool) -> Sequence[ToScheduler]:
-        """What has come; with `wait`, nothing may be given only after a wake or a second."""
+    def take(self, wait_s: float | None) -> Sequence[ToScheduler]:
+        """What has come; where nothing has, what comes until it is woken or `wait_s` seconds are over."""
         messages = self._receiver.take()
-        if messages or not wait:
+        if messages or wait_s == 0:
             return messages
-        self._receiver.wait(_LOOK_AGAIN_S)
+        self._receiver.wait(wait_s)
         return self._receiver.take()
 
     def wake(self) -> None:
@@ -101,6 +99,7 @@ def main(child: Child) -> None:
     child.on_stop(lambda _: loop.stop())
     server.send(ModelLoaded(info))
     detokenizer.send(StepOutput(()))  # the server waits for it: then all three are joined
+    settle_heap()
     child.report(Ready())
     loop.run()
     loaded.scheduler.close()

@@ -25,6 +25,7 @@ from palmette.runtime.tokenizer import Tokenizer
 
 from .child import Child, run_child
 from .engine_client import EngineClient
+from .heap import settle_heap
 from .parent_programs import ParentPrograms
 from .private_folder import remove_private_folder, socket_path
 from .process_messages import FromServer, ModelLoaded, Ready, Stop, ToServer
@@ -71,6 +72,7 @@ class ServerProcess:
         app = create_app(client, server)
         http = HttpServer(app, server)
         serving = await http.begin(listener)
+        settle_heap()
         self._child.report(Ready(info, listener.getsockname()[1]))
         status = asyncio.create_task(report_status(client.stats, server.status_interval_s))
         await self._wait_for_the_end(http, serving, app.state.programs)

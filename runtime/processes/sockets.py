@@ -6,6 +6,7 @@ limit would drop or block what may be neither, and what can be in flight is boun
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -109,7 +110,7 @@ class Receiver(Generic[Message]):
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Return when something has come, when `wake` was called since the last wait, or when the time is over."""
-        for file, _ in self._poller.poll(None if timeout_s is None else int(timeout_s * 1000)):
+        for file, _ in self._poller.poll(None if timeout_s is None else math.ceil(timeout_s * 1000)):
             if file == self._wake_in:
                 with suppress(BlockingIOError):
                     while os.read(self._wake_in, 4096):

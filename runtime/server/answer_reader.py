@@ -35,6 +35,7 @@ class AnswerReader:
 
     def __init__(self, splitter: ReasoningSplitter | None, plan: ToolPlan | None) -> None:
         self._splitter = splitter
+        self._plan = plan
         self._parser: ToolParser | None = plan.parser() if plan is not None else None
         self._earlier_calls = 0
 
@@ -42,6 +43,12 @@ class AnswerReader:
     def calls(self) -> int:
         """How many calls have begun."""
         return self._earlier_calls + (self._parser.calls if self._parser is not None else 0)
+
+    @property
+    def is_all_calls(self) -> bool:
+        """Whether the answer is to be calls alone, and those that have begun are whole."""
+        must_call = self._plan is not None and self._plan.must_call
+        return must_call and self.calls > 0 and self._parser is not None and not self._parser.is_within_call
 
     def push(self, text: str) -> AnswerNews:
         """Take more of the answer."""
@@ -61,13 +68,17 @@ class AnswerReader:
             self._read(split.content, news)
             self._splitter = None
         if self._parser is not None:
-            self._sort(self._parser.finish(), news)
+            events = self._parser.finish()
+            if self.is_all_calls:  # the beginning of a further call, which was cut off, is no text
+                events = [event for event in events if not isinstance(event, ContentText)]
+            self._sort(events, news)
         return news
 
     def go_on(self, plan: ToolPlan) -> AnswerNews:
         """The answer has come to a token behind which it goes on under another plan; what was held back till there."""
         news = self.finish()
         self._earlier_calls = self.calls
+        self._plan = plan
         self._parser = plan.parser()
         return news
 

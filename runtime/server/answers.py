@@ -17,8 +17,9 @@ from palmette.runtime.service import EngineService, ServiceSession
 
 from .errors import NO_RETRY, ApiError, ClientGoneError, failed, of_kind, refused
 from .request_log import TokenCounts
+from .sampling_fields import SamplingFields
 
-WATCH_AFTER_S = 0.005
+WATCH_AFTER_S = 0.1
 """An answer that is there so soon needs no task that waits for its client to hang up, which costs much of the rest."""
 
 
@@ -31,11 +32,11 @@ class OpenExchanges:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def check_free(self, exchange_id: str, *, param: str = "rid") -> None:
-        """Raise ApiError where an exchange of this id is open; `param` is the field that named it."""
+    def check_free(self, exchange_id: str) -> None:
+        """Raise ApiError where an exchange of this id is open."""
         if exchange_id in self._by_id:
-            message = f"a request with the {param} {exchange_id!r} is being answered; give each an id of its own"
-            raise ApiError(409, message, param=param, code="request_id_in_use", headers=NO_RETRY)
+            message = f"a request with the rid {exchange_id!r} is being answered; give each an id of its own"
+            raise ApiError(409, message, param="rid", code="request_id_in_use", headers=NO_RETRY)
 
     def add(self, exchange: Exchange) -> None:
         self._by_id[exchange.id] = exchange
@@ -70,13 +71,14 @@ class Exchange:
 
     Args:
         exchange_id: by which the answer is known to its client, and can be aborted.
+        rid: the same, as the client itself has chosen it.
         timeout_s: from now to the end of the answer; None waits for ever.
         fields: names of the request's fields, one of which an error may be about.
         grammar_param: the field that the grammar came in.
         explain: what an error means, by its kind and message, where the endpoint knows better than `of_kind`.
 
     Raises:
-        ApiError: the engine takes no programs any more.
+        ApiError: the engine takes no programs any more, or a request of this `rid` is open.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Exchange:
         request: Request,
         exchange_id: str,
         *,
+        rid: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
@@ -92,7 +95,7 @@ class Exchange:
         grammar_param: str | None = None,
         explain: Callable[[str, str], ApiError | None] | None = None,
     ) -> None:
-        self.id = exchange_id
+        self.id = rid or exchange_id
         self.request_id: str = request.scope["state"]["request_id"]
         self.counts: TokenCounts = request.scope["state"].setdefault("tokens", TokenCounts())
         self._fields = fields
@@ -102,16 +105,43 @@ class Exchange:
         self._waiting: list[Event] = []
         self._problem: ApiError | ClientGoneError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._open_exchanges: OpenExchanges = request.app.state.exchanges
+        self._open_exchanges.check_free(self.id)
         options = SessionOptions(priority=priority, cache_salt=cache_salt, timeout_s=timeout_s)
         try:
             self._session: ServiceSession = service.open(self._take, options)
         except EngineError as error:
             raise ApiError(503, str(error), code="engine_error") from error
-        self._open_exchanges: OpenExchanges = request.app.state.exchanges
         self._open_exchanges.add(self)
         self._request = request
-        self._watch: asyncio.TimerHandle | asyncio.Task[None] = self._loop.call_later(WATCH_AFTER_S, self._begin_watch)
+        self._watch: asyncio.TimerHandle | asyncio.Task[None] | None
+        self._watch = self._loop.call_later(WATCH_AFTER_S, self._begin_watch)
         self._timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._time_over, timeout_s)
+
+    @classmethod
+    def of(
+        cls,
+        service: EngineService,
+        request: Request,
+        exchange_id: str,
+        body: SamplingFields,
+        *,
+        grammar_param: str | None = None,
+        explain: Callable[[str, str], ApiError | None] | None = None,
+    ) -> Self:
+        """The program of a request in OpenAI's form. Arguments and errors are those of the class."""
+        return cls(
+            service,
+            request,
+            exchange_id,
+            rid=body.rid,
+            priority=body.priority or 0,
+            cache_salt=body.cache_salt or "",
+            timeout_s=body.timeout,
+            fields=type(body).model_fields,
+            grammar_param=grammar_param or ("stop_regex" if body.stop_regex else None),
+            explain=explain,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -175,7 +205,12 @@ class Exchange:
     def close(self) -> None:
         """End the program. Calling it twice is allowed."""
         self._session.close()
-        self._watch.cancel()
+        # what was raised holds the frames that it passed, and these hold this exchange: it would stay with its prompt
+        # until a collector looks for cycles, which is seldom
+        self._problem = None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._open_exchanges.remove(self)

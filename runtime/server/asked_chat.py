@@ -22,7 +22,10 @@ from .openai_models import ChatRequest
 from .reasoning import PromptState, ReasoningFormat, reasoning_format_of
 from .tool_choice import ToolChoice, ToolError, function_tools, tool_choice
 from .tool_formats import ToolFormat, tool_format_of
-from .tool_grammar import ToolPlan, tool_plan
+from .tool_grammar import ToolPlan, no_calls, tool_plan
+
+_NEVER = -1e6
+"""A bias that no logit makes up for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +117,17 @@ def asked_chat(body: ChatRequest, model: ChatModel) -> AskedChat:
     body.check()
     plan = _tool_plan(body, model)
     grammar, grammar_param = body.grammar()
+    tools = function_tools(body.tools)
     if plan is not None:
         grammar, grammar_param = _with_tools(plan, grammar, grammar_param)
+    elif tools and grammar is None:
+        grammar, grammar_param = no_calls(model.tools, tools), "tools"
     continues = bool(body.continue_final_message)
     asks = not continues if body.add_generation_prompt is None else body.add_generation_prompt
     values = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         values.setdefault("reasoning_effort", body.reasoning_effort)
-    tools = function_tools(body.tools) if plan is not None else ()
+    # Tools that may not be called are shown all the same: the conversation keeps the prefix that is in the cache.
     rendered = model.prompts.render(body.messages, tools=tools, asks=asks, continues=continues, values=values)
     spans = rendered.spans
     if plan is not None and plan.prompt_end:
@@ -150,10 +156,20 @@ def _params(body: ChatRequest, model: ChatModel, plan: ToolPlan | None) -> Sampl
         max_tokens=body.max_output(model.info.context_length),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
-    if plan is None or not plan.stop_token:
+    if plan is None:
+        return _without_calls(params, model) if body.tools else params
+    if not plan.stop_token:
         return params
     stop_id = _special_id(model.tokenizer, plan.stop_token)
     return msgspec.structs.replace(params, stop_token_ids=(*params.stop_token_ids, stop_id))
+
+
+def _without_calls(params: SamplingParams, model: ChatModel) -> SamplingParams:
+    """Options under which no call begins with a special token; others are kept out by the grammar."""
+    if not model.tools.is_hidden:
+        return params
+    marker = _special_id(model.tokenizer, model.tools.marker)
+    return msgspec.structs.replace(params, logit_bias={**params.logit_bias, marker: _NEVER})
 
 
 def _tool_plan(body: ChatRequest, model: ChatModel) -> ToolPlan | None:

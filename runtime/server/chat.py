@@ -38,16 +38,8 @@ def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
         model.check(body.model)
         asked = await _asked(body, chat_model)
         answer_id = new_id("chatcmpl")
-        exchange = Exchange(
-            service,
-            request,
-            answer_id,
-            priority=body.priority or 0,
-            cache_salt=body.cache_salt or "",
-            timeout_s=body.timeout,
-            fields=ChatRequest.model_fields,
-            grammar_param=asked.grammar_param or ("stop_regex" if body.stop_regex else None),
-            explain=asked.explain,
+        exchange = Exchange.of(
+            service, request, answer_id, body, grammar_param=asked.grammar_param, explain=asked.explain
         )
         run = ChatRun(asked, exchange)
         kind = "chat.completion.chunk" if body.stream else "chat.completion"

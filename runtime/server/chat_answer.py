@@ -60,7 +60,8 @@ class ChatAnswer:
         self._end_part(completion)
         self._keep(self._reader.finish())
         reason = FINISH_REASONS[completion.finish_reason]
-        self.finish_reason = "tool_calls" if self._reader.calls and reason == "stop" else reason
+        calls_are_all = self._reader.calls and (reason == "stop" or self._reader.is_all_calls)
+        self.finish_reason = "tool_calls" if calls_are_all else reason
         self._stop_reason = completion.matched
 
     def go_on(self, completion: Completion, plan: ToolPlan) -> None:

@@ -40,16 +40,7 @@ def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
         asked = _asked(body, service)
         nodes, grammar_param = asked.nodes()
         answer_id = new_id("cmpl")
-        exchange = Exchange(
-            service,
-            request,
-            answer_id,
-            priority=body.priority or 0,
-            cache_salt=body.cache_salt or "",
-            timeout_s=body.timeout,
-            fields=CompletionRequest.model_fields,
-            grammar_param=grammar_param or ("stop_regex" if body.stop_regex else None),
-        )
+        exchange = Exchange.of(service, request, answer_id, body, grammar_param=grammar_param)
         head = {"id": answer_id, "object": "text_completion", "created": int(time.time()), "model": model.name}
         if body.stream:
             return await stream(exchange, CompletionStream(asked, exchange.counts, head), nodes)

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from palmette.constrained.errors import GrammarError, PalmetteError
@@ -31,6 +32,8 @@ NO_RETRY = {"x-should-retry": "false"}
 """Headers of errors that another try would meet again: OpenAI's clients look at them before they try."""
 
 _DEFAULT_RETRY_S = 1.0
+_LONGEST_MESSAGE = 1600
+_LONGEST_PARAM = 256
 _STATUSES = frozenset(status.value for status in HTTPStatus)
 
 
@@ -54,10 +57,11 @@ class ApiError(HTTPException):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        message = _shortened(message)
         super().__init__(status_code, message, dict(headers) if headers else None)
         self.message = message
         self.kind = "server_error" if status_code >= 500 else "invalid_request_error"
-        self.param = param
+        self.param = param if param is None or len(param) <= _LONGEST_PARAM else None
         self.code = code
 
     def body(self) -> dict[str, Any]:
@@ -121,6 +125,14 @@ def of_kind(
     return ApiError(500, message, code="engine_error")
 
 
+def _shortened(message: str) -> str:
+    """A message that quotes a request of any length, without its middle."""
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    kept = _LONGEST_MESSAGE // 2
+    return f"{message[:kept]} [...] {message[-kept:]}"
+
+
 def error_response(error: ApiError) -> Response:
     """The error as a response."""
     return Response(json_bytes(error.body()), error.status_code, error.headers, media_type="application/json")
@@ -151,6 +163,8 @@ async def _on_gone(request: Request, error: Exception) -> Response:
 
 async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, ClientDisconnect):  # while FastAPI read the body
+        raise ClientGoneError from error
     return error_response(error if isinstance(error, ApiError) else _of_framework(request, error))
 
 

@@ -71,6 +71,7 @@ class EventLog:
         """No event comes any more: the listener gets what waits, unless it is discarded, then `last`."""
         if self._end is None:
             self._end = last
+            self._on_full = _nothing  # whom it would tell holds this log
             if discard:
                 self._forget_waiting()
             if self._listener is not None:
@@ -190,3 +191,7 @@ def _size(event: Event) -> int:
             for answer in event.completions
         )
     return 300 + (sum(16 * len(score.token_ids) for score in event.scores) if isinstance(event, Selected) else 0)
+
+
+def _nothing() -> None:
+    """Nobody is told."""

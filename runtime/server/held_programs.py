@@ -113,17 +113,16 @@ class HeldProgram(Held):
     def __init__(self, store: Holder, options: ProgramOptions) -> None:
         log = EventLog(_one_event, together=False, most_bytes=PROGRAM_EVENT_BYTES, on_full=self._overflow)
         super().__init__(store, log, "program", store.idle_timeout_s(options))
-        self._unfinished: set[int] = set()
-        self._nodes = 0
+        self._program = _Program()
         try:
-            self._session = store.open_session(self._take, options)
+            self._program.session = store.open_session(self._take, options)
         except PalmetteError:
             self._alarm.cancel()
             raise
 
     @property
     def busy(self) -> bool:
-        return bool(self._unfinished)
+        return bool(self._program.unfinished)
 
     def extend(self, nodes: Sequence[Node]) -> None:
         """Add nodes.
@@ -133,14 +132,7 @@ class HeldProgram(Held):
             EngineError: the engine was shut down, or it failed.
         """
         self.use()
-        self._nodes = _checked_count(self._nodes, nodes)
-        added = _awaited(nodes) - self._unfinished
-        self._unfinished |= added
-        try:
-            self._session.extend(nodes)
-        except BaseException:
-            self._unfinished -= added
-            raise
+        self._program.extend(nodes)
         self._drop_if_done()
 
     def abort(self) -> None:
@@ -150,16 +142,18 @@ class HeldProgram(Held):
             EngineError: the engine was shut down, or it failed.
         """
         self.use()
-        self._session.abort()
+        if self._program.session is not None:
+            self._program.session.abort()
 
     def _take(self, event: Event) -> None:
         if not isinstance(event, Delta):
-            self._unfinished.discard(event.node)
+            self._program.unfinished.discard(event.node)
             self._drop_if_done()
         self.log.put(0, event)
 
     def _close_sessions(self) -> None:
-        self._store.close_session(self._session)
+        if self._program.session is not None:
+            self._store.close_session(self._program.session)
 
 
 class Channel(Held):
@@ -168,7 +162,7 @@ class Channel(Held):
     def __init__(self, store: Holder, options: ProgramOptions) -> None:
         log = EventLog(_all_events, together=True, most_bytes=CHANNEL_EVENT_BYTES, on_full=self._overflow)
         super().__init__(store, log, "channel", store.idle_timeout_s(options))
-        self._programs: dict[int, _Numbered] = {}
+        self._programs: dict[int, _Program] = {}
         self._taken = 0
 
     @property
@@ -208,7 +202,7 @@ class Channel(Held):
         number = message.program
         if number in self._programs:
             raise RequestError(f"program {number} of this channel is open already; give each a number of its own")
-        self._programs[number] = program = _Numbered()
+        self._programs[number] = program = _Program()
         try:
             program.session = self._store.open_session(lambda event: self._put(number, event), message.options)
         except PalmetteError as error:
@@ -219,7 +213,6 @@ class Channel(Held):
         try:
             if program is None:
                 raise RequestError(f"program {number} of this channel is not open")
-            program.nodes = _checked_count(program.nodes, nodes)
             program.extend(nodes)
         except PalmetteError as error:
             self._refuse(number, nodes, error)
@@ -244,37 +237,32 @@ class Channel(Held):
         self._programs.clear()
 
 
-class _Numbered:
-    """A program of a channel: its session, or why it got none."""
+class _Program:
+    """A program's session, or why it got none, and the nodes whose end has not come."""
 
     def __init__(self) -> None:
         self.session: ServiceSession | None = None
         self.refusal: PalmetteError | None = None
-        self.nodes = 0
         self.unfinished: set[int] = set()
+        self._nodes = 0
 
     def extend(self, nodes: Sequence[Node]) -> None:
-        """Add nodes. Raises: why it has no session, or as `ServiceSession.extend`."""
+        """Add nodes. Raises: why it has no session, that there are too many nodes, or as `ServiceSession.extend`."""
+        if self._nodes + len(nodes) > MAX_NODES:
+            raise RequestError(
+                f"a program may have {MAX_NODES} nodes; this one has {self._nodes}, and {len(nodes)} more came"
+            )
+        self._nodes += len(nodes)
         if self.session is None:
             raise self.refusal or EngineError("this program was closed")
-        added = _awaited(nodes) - self.unfinished
+        awaited = {node.id for node in nodes if isinstance(node, Generate | Select)}  # they end, whatever happens
+        added = awaited - self.unfinished
         self.unfinished |= added
         try:
             self.session.extend(nodes)
         except BaseException:
             self.unfinished -= added
             raise
-
-
-def _awaited(nodes: Iterable[Node]) -> set[int]:
-    """The nodes that end in an event, whatever happens."""
-    return {node.id for node in nodes if isinstance(node, Generate | Select)}
-
-
-def _checked_count(before: int, nodes: Sequence[Node]) -> int:
-    if before + len(nodes) > MAX_NODES:
-        raise RequestError(f"a program may have {MAX_NODES} nodes; this one has {before}, and {len(nodes)} more came")
-    return before + len(nodes)
 
 
 def _one_event(number: int, events: Sequence[ProgramEvent]) -> bytes:

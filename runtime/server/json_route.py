@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
@@ -14,6 +15,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import ApiError
+
+_LARGE = 1 << 16
+_MOST_MEMBERS = 1_000
+_MOST_ERRORS = 10_000
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 Handler = Callable[[Request, Any], Awaitable[Response]]
 
@@ -27,7 +33,8 @@ class JsonRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **described: Any) -> None:
         super().__init__(path, endpoint, **described)
-        assert self.body_field is not None
+        if self.body_field is None:
+            return  # it takes no body, and is FastAPI's to call
         model = self.body_field.field_info.annotation
         assert isinstance(model, type)
         assert issubclass(model, BaseModel)
@@ -37,10 +44,9 @@ class JsonRoute(APIRoute):
 def _app(endpoint: Handler, validate: Callable[[bytes], Any]) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
-        data = await request.body()
-        if not _is_json(request.headers.get("content-type", "")):
-            message = "the body must be JSON, sent with the header content-type: application/json"
-            raise ApiError(415, message, code="unsupported_media_type")
+        data = await json_body(request)
+        if len(data) > _LARGE:
+            _check_members(data)
         try:
             body = validate(data)
         except ValidationError as error:
@@ -51,6 +57,29 @@ def _app(endpoint: Handler, validate: Callable[[bytes], Any]) -> ASGIApp:
     return app
 
 
+def _check_members(data: bytes) -> None:
+    """Raise ApiError for a body of so many members that finding out how wrong each is would hold everybody up."""
+    try:
+        count = len(_MEMBERS.decode(data))
+    except (msgspec.DecodeError, RecursionError):
+        return  # which the model says better
+    if count > _MOST_MEMBERS:
+        raise ApiError(400, f"the body has {count} members, but no request has more than {_MOST_MEMBERS}")
+
+
+async def json_body(request: Request) -> bytes:
+    """The body of a request.
+
+    Raises:
+        ApiError: it was not sent as JSON.
+    """
+    data = await request.body()
+    if not _is_json(request.headers.get("content-type", "")):
+        message = "the body must be JSON, sent with the header content-type: application/json"
+        raise ApiError(415, message, code="unsupported_media_type")
+    return data
+
+
 def _is_json(content_type: str) -> bool:
     kind = content_type.partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
@@ -58,6 +87,9 @@ def _is_json(content_type: str) -> bool:
 
 def _described(error: ValidationError, data: bytes) -> RequestValidationError:
     """The error as FastAPI has it, with the body, in which the place of the error is looked up."""
+    if (count := error.error_count()) > _MOST_ERRORS:
+        message = f"the body is wrong in {count} places, too many to name; GET /docs lists the fields there are"
+        raise ApiError(400, message)
     found = [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_url=False)]
     try:
         body = json.loads(data)

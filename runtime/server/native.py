@@ -29,8 +29,9 @@ from palmette.runtime.sampling_params import SamplingParams, check_vocabulary
 from palmette.runtime.server_settings import ServerSettings
 from palmette.runtime.service import EngineService
 
-from .answers import Exchange, OpenExchanges
+from .answers import Exchange
 from .errors import bad_request, refused
+from .json_route import JsonRoute
 from .native_models import GRAMMAR_FIELDS, GenerateRequest
 from .responding import json_response
 from .streaming import DONE, server_sent, stream
@@ -116,12 +117,12 @@ class GenerateDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
     """`POST /generate`."""
-    router = APIRouter(tags=["native"])
+    router = APIRouter(tags=["native"], route_class=JsonRoute)
     answers: dict[int | str, dict[str, Any]] = {
         200: {"content": {"application/json": {"example": EXAMPLE}, "text/event-stream": {}}}
     }
 
-    @router.post("/generate", response_class=Response, responses=answers)
+    @router.post("/generate", summary="Generate after prompts", response_class=Response, responses=answers)
     async def generate(request: Request, body: GenerateRequest) -> Response:
         """Generate after one prompt, or after each of several, which share what they can of the cache.
 
@@ -130,9 +131,7 @@ def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
         `[DONE]`.
         """
         began_s = time.monotonic()
-        exchanges: OpenExchanges = request.app.state.exchanges
         rid = body.rid or f"gen-{random.getrandbits(64):016x}"
-        exchanges.check_free(rid)
         nodes = _nodes(body, service)
         results = _Results(rid, len(nodes) // 2, began_s)
         exchange = _exchange(service, request, rid, body)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
@@ -11,6 +9,8 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, Strict, create_model
 
 from palmette.runtime.sampling_params import SamplingParams
+
+from .wire_schemas import said_of_attributes
 
 MAX_ANSWERS = 128
 """Most answers of one prompt."""
@@ -33,15 +33,8 @@ def _field_type(annotation: Any) -> Any:
     return annotation
 
 
-def _descriptions() -> dict[str, str]:
-    """What the docstring of SamplingParams says of each of its fields."""
-    text = inspect.cleandoc(SamplingParams.__doc__ or "").partition("Attributes:\n")[2].partition("\n\nRaises:")[0]
-    entries = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", text, re.MULTILINE)
-    return {name: re.sub(r"\s+", " ", description) for name, description in entries}
-
-
 def _sampling_fields() -> dict[str, Any]:
-    said = _descriptions()
+    said = said_of_attributes(SamplingParams.__doc__ or "")
     return {
         field.name: (
             _field_type(field.type),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, FailFast, Field
 
 from palmette.constrained.grammar import Grammar
 from palmette.runtime.sampling_params import MAX_LOGPROBS
 
 from .errors import bad_request
-from .sampling_fields import GrammarField, SamplingFields, StrictModel, grammar_of, one_grammar
+from .sampling_fields import SamplingFields, StrictModel, grammar_of
 from .validation import register
 
 MAX_PROMPTS = 1024
@@ -51,19 +51,8 @@ class CompletionRequest(SamplingFields):
     )
 
     def grammar(self) -> tuple[Grammar | None, str | None]:
-        """What the answer must match, and the field that says so.
-
-        Raises:
-            ApiError: it is no grammar, or there are several.
-        """
-        return one_grammar(
-            {
-                "regex": grammar_of("regex", Grammar.regex, self.regex),
-                "ebnf": grammar_of("ebnf", Grammar.ebnf, self.ebnf),
-                "grammar": grammar_of("grammar", GrammarField.grammar, self.grammar_),
-                "json_schema": grammar_of("json_schema", Grammar.json_schema, self.json_schema),
-            }
-        )
+        """What the answer must match, and the field that says so. Raises: as `SamplingFields.one_grammar`."""
+        return self.one_grammar("json_schema", grammar_of("json_schema", Grammar.json_schema, self.json_schema))
 
     def check(self) -> None:
         """Raise ApiError if fields do not go together or cannot be served."""
@@ -197,7 +186,7 @@ class ChatRequest(SamplingFields):
         }
     )
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), FailFast()]
     max_completion_tokens: int | None = Field(None, ge=1, description="All that the context has left where absent.")
     max_tokens: int | None = Field(None, ge=1, description="The older name of max_completion_tokens.")
     logprobs: bool | None = Field(None, description="Whether log-probabilities of the answer's tokens are returned.")
@@ -226,19 +215,9 @@ class ChatRequest(SamplingFields):
     )
 
     def grammar(self) -> tuple[Grammar | None, str | None]:
-        """What the answer must match, and the field that says so.
-
-        Raises:
-            ApiError: it is no grammar, or there are several.
-        """
-        return one_grammar(
-            {
-                "response_format": grammar_of("response_format", ResponseFormat.grammar, self.response_format),
-                "regex": grammar_of("regex", Grammar.regex, self.regex),
-                "ebnf": grammar_of("ebnf", Grammar.ebnf, self.ebnf),
-                "grammar": grammar_of("grammar", GrammarField.grammar, self.grammar_),
-            }
-        )
+        """What the answer must match, and the field that says so. Raises: as `SamplingFields.one_grammar`."""
+        own = grammar_of("response_format", ResponseFormat.grammar, self.response_format)
+        return self.one_grammar("response_format", own)
 
     def max_output(self, context_length: int) -> int:
         """Most tokens of the answer; a bound that the context sets anyway where the request names none."""

@@ -23,6 +23,7 @@ from palmette.runtime.service import EngineService
 
 from .answers import OpenExchanges
 from .errors import ApiError
+from .json_route import JsonRoute
 from .native_models import AbortBody
 from .program_store import ProgramStore
 from .responding import json_response
@@ -47,7 +48,7 @@ _Seconds = Annotated[float, Query(gt=0, le=300)]
 
 def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
     """The routes of this module."""
-    router = APIRouter(tags=["operations"])
+    router = APIRouter(tags=["operations"], route_class=JsonRoute)
     _add_health(router, service)
     _add_numbers(router, service, settings)
     _add_actions(router, service)
@@ -57,13 +58,13 @@ def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
 def _add_health(router: APIRouter, service: EngineService) -> None:
     probe = _Probe(service)
 
-    @router.get("/health", response_class=Response, responses=_HEALTH)
+    @router.get("/health", summary="Is it well?", response_class=Response, responses=_HEALTH)
     async def health() -> Response:
         """Whether the server and its scheduler answer. Costs nothing; needs no API key."""
         await _stats(service)
         return json_response({"status": "ok"})
 
-    @router.get("/health_generate", response_class=Response, responses=_HEALTH)
+    @router.get("/health_generate", summary="Does it generate?", response_class=Response, responses=_HEALTH)
     async def health_generate(timeout_s: _Seconds = 20.0) -> Response:
         """Whether the whole engine works: it generates one token. 503 where it has none after `timeout_s`."""
         elapsed_s = await probe.run(timeout_s)
@@ -73,7 +74,7 @@ def _add_health(router: APIRouter, service: EngineService) -> None:
 def _add_numbers(router: APIRouter, service: EngineService, settings: ServerSettings) -> None:
     began_s = time.monotonic()
 
-    @router.get("/server_info", response_class=Response)
+    @router.get("/server_info", summary="Model, settings and counts", response_class=Response)
     async def server_info(request: Request) -> Response:
         """The model, the settings that clients may know, what is open, the scheduler's counts and the version."""
         return json_response(
@@ -89,7 +90,9 @@ def _add_numbers(router: APIRouter, service: EngineService, settings: ServerSett
             }
         )
 
-    @router.get("/metrics", response_class=Response, responses={200: {"content": {_TEXT: {}}}})
+    @router.get(
+        "/metrics", summary="Counts for Prometheus", response_class=Response, responses={200: {"content": {_TEXT: {}}}}
+    )
     async def metrics(request: Request) -> Response:
         """Counts for Prometheus. `palmette_up` is 0 where the scheduler does not answer."""
         counted: Metrics = request.app.state.metrics
@@ -101,12 +104,12 @@ def _add_numbers(router: APIRouter, service: EngineService, settings: ServerSett
 
 
 def _add_actions(router: APIRouter, service: EngineService) -> None:
-    @router.post("/flush_cache", response_class=Response)
+    @router.post("/flush_cache", summary="Empty the cache", response_class=Response)
     async def flush_cache() -> Response:
         """Drop every prefix that no running request uses; answers with the number of tokens dropped."""
         return json_response({"tokens": await _answer(service.flush_cache)})
 
-    @router.post("/abort", response_class=Response)
+    @router.post("/abort", summary="End a request", response_class=Response)
     async def abort(request: Request, body: AbortBody) -> Response:
         """End the request of exactly this id; its client gets an error. 404 where none of this id is open."""
         exchanges: OpenExchanges = request.app.state.exchanges

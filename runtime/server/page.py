@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
-from functools import cache
-from importlib.resources import files
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -19,21 +17,13 @@ from palmette.runtime.status_line import pages_used
 from palmette.runtime.tokenizer import Tokenizer
 
 from .errors import ApiError
+from .page_files import add_file
 
 PUBLIC_PATHS = frozenset(("/", "/page/page.js", "/page/page.css"))
 """The page itself, which holds nothing: it is answered without an API key and asks for one. `/page/state` needs it."""
 
 MOST_NODES = 200
 _FRESH_S = 0.5  # however many pages are open, the scheduler is asked at most twice a second
-_HEADERS = {
-    "cache-control": "no-cache",
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
-        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,9 +74,9 @@ def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
     if not settings.web_page:
         return router
     watch = _Watch(service, texts=is_private(settings))
-    _add_file(router, "/", "index.html", "text/html")
-    _add_file(router, "/page/page.js", "page.js", "text/javascript")
-    _add_file(router, "/page/page.css", "page.css", "text/css")
+    add_file(router, "/", "index.html", "text/html")
+    add_file(router, "/page/page.js", "page.js", "text/javascript")
+    add_file(router, "/page/page.css", "page.css", "text/css")
 
     @router.get("/page/state", include_in_schema=False)
     async def state(request: Request) -> Response:
@@ -166,17 +156,6 @@ def tokens_text(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> str:
 
 def _failed(task: asyncio.Task[bytes]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-def _add_file(router: APIRouter, path: str, name: str, kind: str) -> None:
-    @router.get(path, include_in_schema=False)
-    async def file() -> Response:
-        return Response(_content(name), media_type=f"{kind}; charset=utf-8", headers=_HEADERS)
-
-
-@cache
-def _content(name: str) -> bytes:
-    return files(__package__).joinpath("static", name).read_bytes()
 
 
 def _is_loopback(host: str) -> bool:

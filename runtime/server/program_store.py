@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from typing import TypeVar
 
 from palmette.runtime.channel import ProgramOptions
 from palmette.runtime.errors import EngineError, QueueFullError, RequestError
@@ -20,6 +21,8 @@ REMEMBERED = 1024
 RETRY_AFTER_S = 1.0
 
 _SHUTTING_DOWN = "the server is shutting down"
+
+Kind = TypeVar("Kind", bound=Held)
 
 
 class UnknownIdError(Exception):
@@ -78,10 +81,7 @@ class ProgramStore:
         Raises:
             UnknownIdError: there is none.
         """
-        held = self._held.get(program_id)
-        if isinstance(held, HeldProgram):
-            return held
-        raise self._unknown("program", program_id)
+        return self._find(HeldProgram, "program", program_id)
 
     def channel(self, channel_id: str) -> Channel:
         """The channel of this id.
@@ -89,10 +89,7 @@ class ProgramStore:
         Raises:
             UnknownIdError: there is none.
         """
-        held = self._held.get(channel_id)
-        if isinstance(held, Channel):
-            return held
-        raise self._unknown("channel", channel_id)
+        return self._find(Channel, "channel", channel_id)
 
     def drain(self) -> None:
         """Take nothing new; what is idle ends now, and the rest as soon as it is done."""
@@ -153,7 +150,10 @@ class ProgramStore:
         message = f"{self._most_programs} programs are open, as many as this server takes; close some, or try again"
         return QueueFullError(message, retry_after_s=RETRY_AFTER_S)
 
-    def _unknown(self, what: str, asked: str) -> UnknownIdError:
+    def _find(self, kind: type[Kind], what: str, asked: str) -> Kind:
+        held = self._held.get(asked)
+        if isinstance(held, kind):
+            return held
         if asked in self._gone:
-            return UnknownIdError(f"the {what} {asked!r} is gone: {self._gone[asked]}")
-        return UnknownIdError(f"there is no {what} {asked!r}; POST /{what}s opens one and gives its id")
+            raise UnknownIdError(f"the {what} {asked!r} is gone: {self._gone[asked]}")
+        raise UnknownIdError(f"there is no {what} {asked!r}; POST /{what}s opens one and gives its id")

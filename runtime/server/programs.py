@@ -22,6 +22,7 @@ from .errors import ApiError, bad_request, refused
 from .event_log import EventLog, EventsLostError
 from .event_stream import EventStream
 from .held_programs import HeldProgram
+from .json_route import json_body as sent_json
 from .program_examples import MESSAGE_EXAMPLES, MORE_EXAMPLES, PROGRAM_EXAMPLES
 from .program_store import ProgramStore, UnknownIdError
 from .wire_schemas import event_responses, json_body
@@ -89,14 +90,19 @@ def routes(service: EngineService, settings: ServerSettings) -> ProgramRouter:
 
 
 def _add_programs(router: APIRouter, store: ProgramStore) -> None:
-    @router.post("/programs", response_class=Response, openapi_extra=json_body(NewProgram, PROGRAM_EXAMPLES))
+    @router.post(
+        "/programs",
+        summary="Open a program",
+        response_class=Response,
+        openapi_extra=json_body(NewProgram, PROGRAM_EXAMPLES),
+    )
     async def open_program(request: Request, stream: bool = False) -> Response:
         """Open a program, with its first nodes where they are known, and answer with its id.
 
         With `?stream=1`, or `Accept: text/event-stream`, the answer is the program's events; it ends when all nodes
         have their results, and the program with it. If the client goes, the program ends at once.
         """
-        asked = _decoded(_new_program, await request.body())
+        asked = _decoded(_new_program, await sent_json(request))
         _check(asked)
         with _Refusing():
             program = store.open_program(asked)
@@ -110,16 +116,24 @@ def _add_programs(router: APIRouter, store: ProgramStore) -> None:
         return _json(OpenedId(program.id), 201)
 
     @router.post(
-        "/programs/{program_id}/extend", response_class=Response, openapi_extra=json_body(MoreNodes, MORE_EXAMPLES)
+        "/programs/{program_id}/extend",
+        summary="Add nodes to a program",
+        response_class=Response,
+        openapi_extra=json_body(MoreNodes, MORE_EXAMPLES),
     )
     async def extend_program(request: Request, program_id: str) -> Response:
         """Add nodes. Each names the node whose text it continues; what can run begins at once."""
-        asked = _decoded(_more_nodes, await request.body())
+        asked = _decoded(_more_nodes, await sent_json(request))
         with _Refusing():
             store.program(program_id).extend(asked.nodes)
         return _json({})
 
-    @router.get("/programs/{program_id}/events", response_class=Response, responses=event_responses())
+    @router.get(
+        "/programs/{program_id}/events",
+        summary="Listen to a program",
+        response_class=Response,
+        responses=event_responses(),
+    )
     async def program_events(request: Request, program_id: str, until_done: bool = False) -> Response:
         """The program's events, as server-sent events with ids.
 
@@ -132,14 +146,14 @@ def _add_programs(router: APIRouter, store: ProgramStore) -> None:
         program.use()
         return _listening(request, program.log, lambda: until_done and not program.busy, program.use)
 
-    @router.post("/programs/{program_id}/abort", response_class=Response)
+    @router.post("/programs/{program_id}/abort", summary="End what runs in a program", response_class=Response)
     async def abort_program(program_id: str) -> Response:
         """End what still runs: each of its nodes ends in a `failed` event. The program stays open."""
         with _Refusing():
             store.program(program_id).abort()
         return _json({})
 
-    @router.delete("/programs/{program_id}", response_class=Response)
+    @router.delete("/programs/{program_id}", summary="End a program", response_class=Response)
     async def close_program(program_id: str) -> Response:
         """End the program at once, and forget it."""
         with _Refusing():
@@ -149,11 +163,15 @@ def _add_programs(router: APIRouter, store: ProgramStore) -> None:
 
 def _add_channels(router: APIRouter, store: ProgramStore) -> None:
     @router.post(
-        "/channels", response_class=Response, openapi_extra=json_body(ProgramOptions, [{"idle_timeout_s": 20}])
+        "/channels",
+        summary="Open a channel",
+        response_class=Response,
+        openapi_extra=json_body(ProgramOptions, [{"idle_timeout_s": 20}]),
     )
     async def open_channel(request: Request) -> Response:
         """Open a channel: many programs of one client, with one stream for all their events."""
-        options = _decoded(_options, await request.body() or b"{}")
+        given = await sent_json(request) if await request.body() else b"{}"
+        options = _decoded(_options, given)
         _check(options)
         with _Refusing():
             return _json(OpenedId(store.open_channel(options).id), 201)
@@ -168,7 +186,7 @@ def _add_channels(router: APIRouter, store: ProgramStore) -> None:
         """
         if not _NUMBER.fullmatch(number):
             raise bad_request(f"the number of a request must be a whole number from 1 on, not {number!r}")
-        messages = _decoded(_messages, await request.body())
+        messages = _decoded(_messages, await sent_json(request))
         with _Refusing():
             store.channel(channel_id).take(messages, int(number))
         return Response(b"{}", media_type="application/json")
@@ -177,12 +195,18 @@ def _add_channels(router: APIRouter, store: ProgramStore) -> None:
         "/channels/{channel_id}/messages/{number}",
         channel_messages,
         methods=["PUT"],
+        summary="Run many programs over a channel",
         response_class=Response,
         openapi_extra=json_body(list[ChannelMessage], MESSAGE_EXAMPLES),
         route_class_override=_DirectRoute,
     )
 
-    @router.get("/channels/{channel_id}/events", response_class=Response, responses=event_responses())
+    @router.get(
+        "/channels/{channel_id}/events",
+        summary="Listen to a channel",
+        response_class=Response,
+        responses=event_responses(),
+    )
     async def channel_events(request: Request, channel_id: str) -> Response:
         """Events of all the channel's programs: each server-sent event holds a list of [program, event].
 
@@ -193,7 +217,7 @@ def _add_channels(router: APIRouter, store: ProgramStore) -> None:
         channel.use()
         return _listening(request, channel.log, lambda: False, channel.use)
 
-    @router.delete("/channels/{channel_id}", response_class=Response)
+    @router.delete("/channels/{channel_id}", summary="End a channel", response_class=Response)
     async def close_channel(channel_id: str) -> Response:
         """End all programs of the channel at once, and forget it."""
         with _Refusing():

@@ -24,6 +24,7 @@ from .asked_chat import AskedChat, ChatModel, asked_chat
 from .chat import ASIDE_FROM
 from .chat_run import ChatRun
 from .errors import ApiError
+from .json_route import JsonRoute
 from .responding import json_bytes, json_response
 from .response_store import ResponseStore, StoredResponse
 from .responses_input import chat_request, renamed
@@ -35,7 +36,7 @@ from .streaming import stream
 
 def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
     """The routes of this module."""
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], route_class=JsonRoute)
     model = ServedModel.of(service.model_info, settings)
     responder = Responder(service, model.name)
     store = responder.store
@@ -94,17 +95,8 @@ class Responder:
         earlier = self.store.get(previous, param="previous_response_id").conversation if previous is not None else []
         asked = await self._asked(body, earlier)
         response_id = new_item_id("resp")
-        exchange = Exchange(
-            self._service,
-            request,
-            response_id,
-            priority=body.priority or 0,
-            cache_salt=body.cache_salt or "",
-            timeout_s=body.timeout,
-            fields=ResponsesRequest.model_fields,
-            grammar_param="text.format" if asked.grammar_param == "response_format" else asked.grammar_param,
-            explain=asked.explain,
-        )
+        param = "text.format" if asked.grammar_param == "response_format" else asked.grammar_param
+        exchange = Exchange.of(self._service, request, response_id, body, grammar_param=param, explain=asked.explain)
         stored = StoredResponse(new_response(body, asked, response_id, self._model_name), [*earlier, *_items(body)])
         return ResponseAnswer(body, asked, exchange, stored, self.store)
 

@@ -97,9 +97,12 @@ class SamplingFields(IgnoredFields):
     grammar_: GrammarField | None = Field(
         None, alias="grammar", description="Extension: the answer matches this grammar, of any kind that there is."
     )
+    rid: str | None = Field(
+        None, min_length=1, max_length=256, description="Extension: an id to abort by, unique among open requests."
+    )
     cache_salt: str | None = Field(None, max_length=1024, description="Extension: who shares prefixes with whom.")
     priority: int | None = Field(None, ge=-(1 << 31), lt=1 << 31, description="Extension: higher goes first.")
-    timeout: float | None = Field(None, gt=0, allow_inf_nan=False, description="Extension: seconds to the end.")
+    timeout: float | None = Field(None, gt=0, le=1e7, allow_inf_nan=False, description="Extension: seconds to the end.")
 
     @property
     def answers(self) -> int:
@@ -147,18 +150,26 @@ class SamplingFields(IgnoredFields):
         except RequestError as error:
             raise refused(error, fields=type(self).model_fields) from None
 
+    def one_grammar(self, field: str, grammar: Grammar | None) -> tuple[Grammar | None, str | None]:
+        """The grammar that an answer is held to, and the name of its field.
 
-def one_grammar(found: Mapping[str, Grammar | None]) -> tuple[Grammar | None, str | None]:
-    """The grammar among those that the fields of a request gave, and the name of its field.
+        Args:
+            field, grammar: what the endpoint takes beside `regex`, `ebnf` and `grammar`.
 
-    Raises:
-        ApiError: there is more than one.
-    """
-    given = [(grammar, name) for name, grammar in found.items() if grammar is not None]
-    if len(given) > 1:
-        names = " and ".join(name for _, name in given)
-        raise bad_request(f"{names} cannot be given together: an answer is held to one grammar", param=given[1][1])
-    return given[0] if given else (None, None)
+        Raises:
+            ApiError: one of them is no grammar, or there is more than one.
+        """
+        found = {
+            field: grammar,
+            "regex": grammar_of("regex", Grammar.regex, self.regex),
+            "ebnf": grammar_of("ebnf", Grammar.ebnf, self.ebnf),
+            "grammar": grammar_of("grammar", GrammarField.grammar, self.grammar_),
+        }
+        given = [(held, name) for name, held in found.items() if held is not None]
+        if len(given) > 1:
+            names = " and ".join(name for _, name in given)
+            raise bad_request(f"{names} cannot be given together: an answer is held to one grammar", param=given[1][1])
+        return given[0] if given else (None, None)
 
 
 def grammar_of(field: str, build: Any, value: Any) -> Grammar | None:

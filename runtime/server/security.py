@@ -10,31 +10,35 @@ import logging
 import random
 import re
 import time
+from collections.abc import Sequence
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from palmette.runtime.server_settings import ServerSettings
 
+from . import api_page, page
 from .errors import CLIENT_GONE, ApiError, ClientGoneError, error_response, overloaded
-from .page import PUBLIC_PATHS
 from .request_log import log_request
 
 logger = logging.getLogger("palmette.server")
 
-OPEN_PATHS = PUBLIC_PATHS | {"/health"}
-"""Answered without an API key: what watches a server needs no secret, and the page asks for it."""
+OPEN_PATHS = page.PUBLIC_PATHS | api_page.PUBLIC_PATHS | {"/health"}
+"""Answered without an API key: what watches a server needs no secret, and the pages ask for it."""
 
 UNCOUNTED_PATHS = frozenset(("/health", "/metrics"))
 """Answered however many requests are open: a full server is still watched."""
 
+_READING = frozenset(("GET", "HEAD", "OPTIONS"))
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def install_security(app: FastAPI, settings: ServerSettings) -> None:
     """Put the layers around an app, the last added outermost."""
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(SameSite, cors_origins=settings.cors_origins)
     app.add_middleware(OpenRequestLimit, max_open_requests=settings.max_open_requests)
     if settings.api_key is not None:
         app.add_middleware(ApiKey, api_key=settings.api_key)
@@ -79,7 +83,7 @@ class RequestIds:
 
         try:
             await self._app(scope, receive, send_with_id)
-        except ClientGoneError:
+        except (ClientGoneError, ClientDisconnect):  # the second where it went before all of its request had come
             state["status"] = CLIENT_GONE
         except Exception:
             logger.exception("request %s failed", request_id)
@@ -112,6 +116,34 @@ class ApiKey:
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, key = given.partition(b" ")
         return hmac.compare_digest(key.strip(), self._expected) and scheme.lower() == b"bearer"
+
+
+class SameSite:
+    """Refuses what a web page of another site has a browser send, unless its origin is named.
+
+    It could not read the answer, but it could make the server work. Browsers say where a request comes from in a
+    header that pages cannot set; other clients send none.
+    """
+
+    def __init__(self, app: ASGIApp, *, cors_origins: Sequence[str]) -> None:
+        self._app = app
+        self._origins = frozenset(origin.encode() for origin in cors_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in _READING or self._is_allowed(scope):
+            await self._app(scope, receive, send)
+            return
+        message = "a web page of another site sent this; start the server with cors_origins that name its origin"
+        await error_response(ApiError(403, message, code="cross_site"))(scope, receive, send)
+
+    def _is_allowed(self, scope: Scope) -> bool:
+        site = origin = b""
+        for name, value in scope["headers"]:
+            if name == b"sec-fetch-site":
+                site = value
+            elif name == b"origin":
+                origin = value
+        return site != b"cross-site" or b"*" in self._origins or origin in self._origins
 
 
 class OpenRequestLimit:

@@ -20,6 +20,7 @@ logger = logging.getLogger("palmette.server")
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 _LAST_WORDS_S = 1.0
+_CLOSING_S = 1.0
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -90,6 +91,23 @@ class HttpServer(uvicorn.Server):
             task.result()
             raise RuntimeError("the app did not start; see the log")
         return task
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End: open requests are answered, idle connections closed, and those cut that do not take it."""
+        cutting = asyncio.create_task(self._cut_silent())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            cutting.cancel()
+
+    async def _cut_silent(self) -> None:
+        """Cut closed connections whose clients do not answer the end of TLS: it would be waited for half a minute."""
+        while True:
+            await asyncio.sleep(_CLOSING_S)
+            for connection in list(self.server_state.connections):
+                transport = connection.transport
+                if transport is not None and transport.is_closing() and transport.get_write_buffer_size() == 0:
+                    transport.abort()
 
     def drain(self, timeout_s: float) -> None:
         """Accept nothing more, let open requests go on for so long, then end."""

@@ -96,6 +96,14 @@ def tool_grammar(format_: ToolFormat, choice: ToolChoice) -> Grammar | None:
     return Grammar.structural_tag({"type": "structural_tag", "format": inner})
 
 
+def no_calls(format_: ToolFormat, tools: tuple[FunctionTool, ...]) -> Grammar | None:
+    """Text without the beginning of a call; None where that is a special token, which a grammar cannot spell."""
+    if format_.is_hidden:
+        return None
+    text = {"type": "any_text", "excludes": format_.triggers(tools)}
+    return Grammar.structural_tag({"type": "structural_tag", "format": text})
+
+
 def _tags(format_: ToolFormat, tools: tuple[FunctionTool, ...], *, opened: bool = True) -> list[dict[str, Any]]:
     return [
         {

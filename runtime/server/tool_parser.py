@@ -84,6 +84,11 @@ class ToolParser:
         self.calls = 0
         """How many calls have begun."""
 
+    @property
+    def is_within_call(self) -> bool:
+        """Whether the arguments of the last call have not ended."""
+        return self._state == "arguments"
+
     def push(self, text: str) -> list[ToolEvent]:
         """Take more of the answer, and return what it tells."""
         if self._begun is not None:

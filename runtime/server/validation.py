@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 _SHOWN_FIELDS = 3
+_LONGEST_NAME = 64
 _KNOWN: set[str] = set()
 _CALLED_HERE = {
     "extra_body": "its members as fields of the request itself",
@@ -92,5 +93,5 @@ def _meant(field: str) -> str:
     name = field.rpartition(".")[2]
     if name in _CALLED_HERE:
         return f" (give {_CALLED_HERE[name]})"
-    near = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.7) if len(name) <= _LONGEST_NAME else []
     return f" (did you mean {near[0]!r}?)" if near else " (GET /docs lists the fields there are)"

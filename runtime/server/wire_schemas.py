@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,17 +34,41 @@ def read_examples(page: Mapping[str, Any]) -> None:
 
 
 def event_responses() -> dict[int | str, dict[str, Any]]:
-    """The responses of a route that streams events."""
-    schema = {**schema_of(Event), "description": "The data of each server-sent event."}
-    return {200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": schema}}}}
+    """The responses of a route that streams events. `x-event-data` is of what each holds, which OpenAPI cannot say."""
+    return {
+        200: {"description": "Server-sent events", "content": {"text/event-stream": {"x-event-data": schema_of(Event)}}}
+    }
 
 
 def schema_of(wire_type: Any) -> dict[str, Any]:
     """The JSON Schema of a type, without references: none of the types on the wire holds itself."""
     schema = msgspec.json.schema(wire_type)
-    whole = _inlined(schema, schema.get("$defs", {}))
+    whole = _described(_inlined(schema, schema.get("$defs", {})))
     assert isinstance(whole, dict)
     return whole
+
+
+def said_of_attributes(docstring: str) -> dict[str, str]:
+    """What a docstring says of each attribute."""
+    text = inspect.cleandoc(docstring).partition("Attributes:\n")[2].partition("\n\nRaises:")[0]
+    entries = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n        .*)*)", text, re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", said) for names, said in entries for name in names.split(", ")}
+
+
+def _described(schema: Any) -> Any:
+    """The schema with what docstrings say of attributes where the attributes are."""
+    if isinstance(schema, list):
+        return [_described(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _described(value) for key, value in schema.items()}
+    said = found.get("description")
+    if isinstance(said, str) and isinstance(found.get("properties"), dict):
+        found["description"] = re.split(r"\n\n(?:Attributes|Raises|Args):", inspect.cleandoc(said))[0]
+        for name, text in said_of_attributes(said).items():
+            if isinstance(found["properties"].get(name), dict):
+                found["properties"][name].setdefault("description", text)
+    return found
 
 
 def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:

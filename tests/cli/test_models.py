@@ -123,7 +123,7 @@ def test_an_unknown_model_is_a_usage_error(
     Path("program.py").write_text("import palmette as pt\n\n@pt.function\ndef hi(s):\n    s += 'Hi'\n")
     result = palmette(*command, "--model", "nope")
     assert "error: no model 'nope': there is no such folder or file. A model is a folder" in result.stderr
-    assert "\nhint: without --model the built-in one runs" in result.stderr
+    assert "\nhint: where no model is named the built-in one runs" in result.stderr
     assert (result.stdout, result.exit_code) == ("", 2)
 
 

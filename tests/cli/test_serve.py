@@ -18,7 +18,9 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.cli.conftest import Run
+from tests.engine_processes import children_of, wait_until
 
+from palmette.bench import fake_model
 from palmette.cli.serve_options import help_lines
 from palmette.runtime.setting_table import SELDOM, settings
 
@@ -195,9 +197,9 @@ def serving(folder: Path, log: Path, *words: str, **environment: str) -> Iterato
 def test_serves_and_logs_no_text(tiny_model_folder: Path, tmp_path: Path) -> None:
     """Every kind of request is answered and logged with its counts; no text of any is in any process' log.
 
-    SIGTERM ends it with exit code 0.
+    After SIGTERM a stream that is open goes on to its end, new connections are refused, and the exit code is 0.
     """
-    words = ("--log-format", "json", "--log-level", "debug", "--status-interval-s", "0.2")
+    words = ("--log-format", "json", "--log-level", "debug", "--status-interval-s", "0.2", "--drain-timeout-s", "600")
     with serving(tiny_model_folder, tmp_path / "log", *words) as served, httpx.Client(base_url=served.url) as client:
         chat = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 8}
         assert client.post("/v1/chat/completions", json=chat, timeout=300).status_code == 200
@@ -212,7 +214,15 @@ def test_serves_and_logs_no_text(tiny_model_folder: Path, tmp_path: Path) -> Non
         too_long = {"prompt": SECRET * 20_000, "max_tokens": 4}
         assert client.post("/v1/completions", json=too_long, timeout=300).status_code == 400
         assert client.get("/").status_code == 200
-        assert served.end(signal.SIGTERM) == 0
+        body = {"prompt": SECRET, "max_tokens": 60, "stream": True, "ignore_eos": True, "temperature": 0}
+        with client.stream("POST", "/v1/completions", json=body, timeout=300) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            served.process.send_signal(signal.SIGTERM)
+            assert "data: [DONE]" in list(lines)
+        assert served.process.wait(300) == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{served.url}/health")
         written = served.written
     assert SECRET not in written
     assert '"route": "/v1/chat/completions", "status": 200' in written
@@ -230,21 +240,6 @@ def test_key_and_settings_reach_the_server(tiny_model_folder: Path, tmp_path: Pa
         assert KEY not in commands
         assert served.end(signal.SIGINT) == 0
         assert KEY not in served.written
-
-
-def test_open_requests_end_first(tiny_model_folder: Path, tmp_path: Path) -> None:
-    """After SIGTERM a stream that is open goes on to its end, new connections are refused, and the exit code is 0."""
-    body = {"prompt": "a b c", "max_tokens": 60, "stream": True, "ignore_eos": True, "temperature": 0}
-    with serving(tiny_model_folder, tmp_path / "log", "--drain-timeout-s", "600") as served:
-        with httpx.stream("POST", f"{served.url}/v1/completions", json=body, timeout=300) as answer:
-            lines = answer.iter_lines()
-            next(lines)
-            served.process.send_signal(signal.SIGTERM)
-            rest = list(lines)
-        assert "data: [DONE]" in rest
-        assert served.process.wait(300) == 0
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{served.url}/health")
 
 
 def test_a_second_interrupt_does_not_wait(tiny_model_folder: Path, tmp_path: Path) -> None:
@@ -268,10 +263,8 @@ def test_a_second_interrupt_does_not_wait(tiny_model_folder: Path, tmp_path: Pat
 def test_a_dead_process_ends_it(tiny_model_folder: Path, tmp_path: Path) -> None:
     """When the scheduler is killed, the server ends with exit code 1 and says which process died, and how."""
     with serving(tiny_model_folder, tmp_path / "log") as served:
-        children = subprocess.run(
-            ["ps", "--ppid", str(served.process.pid), "-o", "pid=,args="], capture_output=True, text=True, check=True
-        ).stdout
-        (pid,) = [int(line.split()[0]) for line in children.splitlines() if "scheduler_process" in line]
+        children = children_of(served.process.pid)
+        (pid,) = [pid for pid, command in children.items() if "scheduler_process" in command]
         os.kill(pid, signal.SIGKILL)
         assert served.process.wait(60) == 1
         assert "error: the scheduler process ended by SIGKILL" in served.written
@@ -297,8 +290,8 @@ def test_port_in_use(tiny_model_folder: Path, tmp_path: Path) -> None:
 def test_terminated_while_loading(tmp_path: Path) -> None:
     """SIGTERM before the model is ready ends it and its processes; exit code 143."""
     # a model that never loads: its configuration is a pipe that nobody writes to
-    folder = tmp_path / "model"
-    folder.mkdir()
+    folder = fake_model.write_folder(tmp_path / "model")
+    (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
     process = subprocess.Popen(
         [sys.executable, "-m", "palmette", "serve", str(folder), "--port", "0"],
@@ -306,7 +299,7 @@ def test_terminated_while_loading(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        time.sleep(3)
+        wait_until(lambda: len(children_of(process.pid)) == 3, "its processes")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) in (143, -signal.SIGTERM)
     finally:

@@ -22,6 +22,7 @@ from tests.native_server import ServedEngine
 
 import palmette as pt
 from palmette.runtime.engine import Engine
+from palmette.runtime.processes.runtime_client import Runtime
 from palmette.runtime.program import Generate, Select
 
 UNICODE = "日本語のテキスト 👩‍👩‍👧‍👦🇫🇷 naïve Привет"
@@ -55,13 +56,15 @@ def scripted(prompt: str, node: Generate | Select) -> str:
     return next(text for text in candidates if pt.constrained.matches(node.grammar, text))
 
 
-@pytest.fixture(params=["engine", "mock", "http", "openai"])
+@pytest.fixture(params=["engine", "processes", "mock", "http", "openai"])
 def backend(request: pytest.FixtureRequest) -> Iterator[pt.Backend]:
-    """A tiny engine, in process and over HTTP, and a mock; the engine has given its pages back after each test."""
+    """A tiny engine, here, in processes and over HTTP, and a mock; an engine has its pages back after each test."""
     if request.param == "mock":
         yield pt.MockBackend(scripted, piece_length=1)
         return
-    engine: Engine = request.getfixturevalue("tiny_engine")
+    engine: Engine | Runtime = request.getfixturevalue(
+        "tiny_runtime" if request.param == "processes" else "tiny_engine"
+    )
     if request.param == "http":
         native: ServedEngine = request.getfixturevalue("tiny_server")
         with pt.HttpBackend(native.url) as on_server:
@@ -75,7 +78,11 @@ def backend(request: pytest.FixtureRequest) -> Iterator[pt.Backend]:
     _wait_until_empty(engine)
 
 
-def _wait_until_empty(engine: Engine) -> None:
+ENGINES = (Engine, Runtime, pt.HttpBackend)
+"""Backends that count tokens as they come, and fail generations by themselves."""
+
+
+def _wait_until_empty(engine: Engine | Runtime) -> None:
     """What was cancelled ends within a step; then no page may be missing."""
     for _ in range(200):
         engine.flush_cache()
@@ -135,7 +142,7 @@ def test_defaults_and_options(backend: pt.Backend) -> None:
 
     state = program.run(backend=backend, temperature=0)
     longer = program.run(backend=backend, max_new_tokens=5)
-    if isinstance(backend, Engine | pt.HttpBackend):  # a mock gives whole answers
+    if isinstance(backend, ENGINES):  # a mock gives whole answers
         counts = [state.get_meta_info(name)["completion_tokens"] for name in ("function", "gen")]
         assert counts == [2, 3]
         assert longer.get_meta_info("function")["completion_tokens"] == 5
@@ -490,7 +497,7 @@ def test_a_failed_generation_is_raised_where_it_is_read(backend: pt.Backend) -> 
             bad["after"]
         assert isinstance(failure.value.__cause__, pt.PalmetteError | Exception)
 
-    if isinstance(backend, Engine | pt.HttpBackend):
+    if isinstance(backend, ENGINES):
         program.run(backend=backend)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.engine_processes import LIMIT_S, children_of, engine_children, fake_runtime, is_running, wait_until
+from tests.engine_processes import LIMIT_S, StartedChildren, children_of, fake_runtime, is_running, wait_until
 from tests.wire import Listener, complete, run_tree
 
 import palmette as pt
@@ -36,11 +36,10 @@ from palmette.runtime.server_settings import ServerSettings
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 
 
-@pytest.fixture(scope="module")
-def runtime(tiny_model_folder: Path) -> Iterator[Runtime]:
+@pytest.fixture
+def runtime(tiny_runtime: Runtime) -> Runtime:
     """One engine of processes on the tiny model."""
-    with launch(tiny_model_folder, seed=0, max_total_tokens=8_000) as started:
-        yield started
+    return tiny_runtime
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
@@ -160,7 +159,7 @@ def test_many_programs_at_once_get_their_own_events(runtime: Runtime) -> None:
         ([Reference(5, None, 9)], "node 5 refers to node 9"),
         ([Text(5, None, "a\ud800b")], r"node 5 holds '\\ud800', half of a character"),
         ([Generate(6, None, SamplingParams(stop=("\udfff",)))], r"node 6 holds '\\udfff'"),
-        ([Text(1 << 70, None, "x")], f"node {1 << 70} cannot be sent"),
+        ([Text(1 << 31, None, "x")], f"node id {1 << 31} is too large; ids may be up to {(1 << 31) - 1}"),
     ],
 )
 def test_wrong_nodes_are_refused_at_the_call(runtime: Runtime, nodes: Sequence[Node], message: str) -> None:
@@ -231,13 +230,19 @@ def test_a_sink_that_fails_closes_its_session_only(runtime: Runtime, caplog: pyt
 
 
 def test_it_works_under_a_running_event_loop(tmp_path: Path) -> None:
-    """As a notebook's cell runs: launch, a program and its end within a coroutine."""
+    """As a notebook's cell runs: launch, a program and its end, which may wait for what is open."""
+    listener = Listener()
 
     async def cell() -> list[str]:
-        with fake_runtime(tmp_path) as engine:
-            return await asyncio.to_thread(complete, engine, ["x"], GREEDY)
+        with fake_runtime(tmp_path, step_s=0.005) as engine:
+            texts = await asyncio.to_thread(complete, engine, ["x"], GREEDY)
+            engine.open(listener).extend([Text(0, None, "A"), Generate(1, 0, SamplingParams(max_tokens=60))])
+            wait_until(lambda: engine.stats().running == 1, "a request")
+            engine.shutdown(drain_s=LIMIT_S)
+            return texts
 
     assert asyncio.run(cell()) == ["the quick br"]
+    assert isinstance(listener.done[1], Generated)
 
 
 def test_the_sockets_are_private(runtime: Runtime) -> None:
@@ -278,7 +283,7 @@ def test_a_shutdown_leaves_nothing(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import sys
+import signal, sys
 from pathlib import Path
 import palmette as pt
 from palmette.bench import fake_model
@@ -286,6 +291,7 @@ from palmette.runtime.config import EngineConfig
 from palmette.runtime.processes.runtime_client import Runtime
 from palmette.runtime.server_settings import ServerSettings
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
 engine = Runtime.start(
     EngineConfig(model=str(fake_model.write_folder(Path(sys.argv[1])))), ServerSettings(), loader=fake_model.LOADER
 )
@@ -293,13 +299,27 @@ print(engine._processes.folder, *engine.pids.values(), flush=True)
 """
 
 
-def start_script(tmp_path: Path, body: str) -> subprocess.Popen[str]:
-    """A script that starts an engine, without a guard, and prints its folder and processes."""
-    file = tmp_path / "script.py"
-    file.write_text(SCRIPT + body)
-    return subprocess.Popen(
-        [sys.executable, str(file), str(tmp_path / "model")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+StartScript = Callable[[str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start_script(tmp_path: Path) -> Iterator[StartScript]:
+    """Starts a script that launches an engine, without a guard, and prints its folder and processes."""
+    scripts: list[subprocess.Popen[str]] = []
+
+    def start(body: str) -> subprocess.Popen[str]:
+        file = tmp_path / "script.py"
+        file.write_text(SCRIPT + body)
+        command = [sys.executable, str(file), str(tmp_path / "model")]
+        scripts.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        )
+        return scripts[-1]
+
+    yield start
+    for script in scripts:
+        script.kill()
+        script.communicate()
 
 
 def started(script: subprocess.Popen[str]) -> tuple[Path, list[int]]:
@@ -310,57 +330,8 @@ def started(script: subprocess.Popen[str]) -> tuple[Path, list[int]]:
     return Path(words[0]), [int(word) for word in words[1:]]
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ("print(engine.stats().finished)", 0),
-        ("raise KeyError('a bug of the script')", 1),
-        ("engine.shutdown()", 0),
-        ("sys.exit(7)", 7),
-    ],
-)
-def test_a_script_needs_no_guard_and_no_shutdown(tmp_path: Path, body: str, status: int) -> None:
-    """Its end, however it comes, is the engine's."""
-    script = start_script(tmp_path, body)
-    folder, pids = started(script)
-    _, said = script.communicate(timeout=LIMIT_S)
-    assert script.returncode == status, said
-    wait_until(lambda: not any(map(is_running, pids)), "the end of the processes")
-    assert not folder.exists()
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path, how: signal.Signals) -> None:
-    """Even by kill -9, which it cannot answer; the folder goes too."""
-    script = start_script(tmp_path, "import time; time.sleep(600)")
-    folder, pids = started(script)
-    script.send_signal(how)
-    script.communicate(timeout=LIMIT_S)
-    wait_until(lambda: not any(map(is_running, pids)), "the end of the processes")
-    wait_until(lambda: not folder.exists(), "the end of the folder")
-
-
-def test_an_interrupt_is_the_parents_alone(tmp_path: Path) -> None:
-    """Ctrl-C at a terminal, which goes to the whole group: one traceback, the script's own."""
-    file = tmp_path / "script.py"
-    file.write_text(SCRIPT + "import time; time.sleep(600)")
-    script = subprocess.Popen(
-        [sys.executable, str(file), str(tmp_path / "model")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    _, pids = started(script)
-    os.killpg(script.pid, signal.SIGINT)
-    _, said = script.communicate(timeout=LIMIT_S)
-    assert said.count("Traceback") == 1
-    assert said.rstrip().endswith("KeyboardInterrupt")
-    wait_until(lambda: not any(map(is_running, pids)), "the end of the processes")
-
-
-def test_a_fork_of_the_parent_has_no_part_in_it(tmp_path: Path) -> None:
-    """It cannot use the engine, and its end does not end it."""
+def test_a_script_needs_no_guard_and_no_shutdown(start_script: StartScript) -> None:
+    """Its end is the engine's; a fork of it cannot use the engine, and its end does not end it."""
     body = """
 import os, warnings
 warnings.simplefilter("ignore")
@@ -372,16 +343,43 @@ if pid == 0:
         print(error, flush=True)
     engine.shutdown()
     sys.exit(0)
-os.waitpid(pid, 0)
+_, status = os.waitpid(pid, 0)
+assert status == 0, f"the fork ended with {status}"
 print(engine.stats().finished, flush=True)
+sys.exit(7)
 """
-    script = start_script(tmp_path, body)
-    started(script)
+    script = start_script(body)
+    folder, pids = started(script)
     out, said = script.communicate(timeout=LIMIT_S)
     assert out.splitlines() == [
         "this engine belongs to the process that launched it, not to its forks; launch another",
         "0",
     ], said
+    assert script.returncode == 7, said
+    wait_until(lambda: not any(map(is_running, pids)), "the end of the processes")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_processes_end_with_a_parent_that_is_killed(start_script: StartScript, how: signal.Signals) -> None:
+    """Even by kill -9, which it cannot answer; the folder goes too."""
+    script = start_script("import time; time.sleep(600)")
+    folder, pids = started(script)
+    script.send_signal(how)
+    script.communicate(timeout=LIMIT_S)
+    wait_until(lambda: not any(map(is_running, pids)), "the end of the processes")
+    wait_until(lambda: not folder.exists(), "the end of the folder")
+
+
+def test_an_interrupt_is_the_parents_alone(start_script: StartScript) -> None:
+    """Ctrl-C at a terminal, which goes to the whole group: one traceback, the script's own."""
+    script = start_script("import time; time.sleep(600)")
+    _, pids = started(script)
+    os.killpg(script.pid, signal.SIGINT)
+    _, said = script.communicate(timeout=LIMIT_S)
+    assert said.count("Traceback") == 1
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    wait_until(lambda: not any(map(is_running, pids)), "the end of the processes")
 
 
 # -- starts that fail -------------------------------------------------------------------------------------------------
@@ -405,32 +403,21 @@ def error_from(call: Callable[[], object]) -> BaseException:
         {"dtype": "int8"},
     ],
 )
-def test_a_wrong_setting_is_the_same_error(tiny_model_folder: Path, settings: dict[str, Any]) -> None:
+def test_a_wrong_setting_is_the_same_error(
+    started_children: StartedChildren, tiny_model_folder: Path, settings: dict[str, Any]
+) -> None:
     """Its class and text are those of an engine in process, and no process is left."""
     here = error_from(lambda: launch(tiny_model_folder, processes=False, **settings))
     there = error_from(lambda: launch(tiny_model_folder, **settings))
     assert type(there) is type(here)
     if "max_total_token" not in settings:  # there are more settings to list
         assert str(there) == str(here)
-    assert not engine_children_of_launch()
+    assert not started_children()
 
 
-def engine_children_of_launch() -> dict[int, str]:
-    """Engine processes beside those of this module's own runtime, which may be running."""
-    return {pid: command for pid, command in engine_children().items() if pid not in KEPT}
-
-
-KEPT: set[int] = set()
-
-
-@pytest.fixture(autouse=True)
-def _kept(request: pytest.FixtureRequest) -> None:
-    """Remember what ran before the test."""
-    KEPT.clear()
-    KEPT.update(children_of(os.getpid()))
-
-
-def test_a_model_that_cannot_be_read_is_the_same_error(tmp_path: Path, tiny_model_folder: Path) -> None:
+def test_a_model_that_cannot_be_read_is_the_same_error(
+    started_children: StartedChildren, tmp_path: Path, tiny_model_folder: Path
+) -> None:
     """A missing folder, a damaged file of weights, a tokenizer that is none."""
     broken = tmp_path / "broken"
     subprocess.run(["cp", "-r", str(tiny_model_folder), str(broken)], check=True)
@@ -443,7 +430,7 @@ def test_a_model_that_cannot_be_read_is_the_same_error(tmp_path: Path, tiny_mode
         there = error_from(lambda folder=folder: launch(folder, max_total_tokens=100))  # type: ignore[misc]
         assert type(there) is type(here) is ModelLoadError
         assert str(there) == str(here)
-        assert not engine_children_of_launch()
+        assert not started_children()
 
 
 @pytest.mark.parametrize(
@@ -455,11 +442,13 @@ def test_a_model_that_cannot_be_read_is_the_same_error(tmp_path: Path, tiny_mode
         ({"api_key": ""}, "api_key must not be empty"),
     ],
 )
-def test_a_wrong_address_is_named(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_a_wrong_address_is_named(
+    started_children: StartedChildren, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
     """Before or after the processes have been started."""
     with pytest.raises(RequestError, match=message), fake_runtime(tmp_path, server=ServerSettings(**settings)):
         pass
-    assert not engine_children_of_launch()
+    assert not started_children()
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
@@ -480,13 +469,9 @@ def test_server_settings_need_processes(tiny_model_folder: Path) -> None:
             launch(tiny_model_folder, processes=False, **settings)
 
 
-def test_an_interrupt_while_loading_ends_the_start(tmp_path: Path) -> None:
+def test_an_interrupt_while_loading_ends_the_start(start_script: StartScript) -> None:
     """Nothing stays behind."""
-    file = tmp_path / "script.py"
-    file.write_text(SCRIPT)
-    script = subprocess.Popen(
-        [sys.executable, str(file), str(tmp_path / "model")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    script = start_script("")
     wait_until(lambda: len(children_of(script.pid)) == 3, "the processes")
     pids = list(children_of(script.pid))
     script.send_signal(signal.SIGINT)
@@ -526,25 +511,21 @@ def test_half_a_character_is_the_callers_mistake(runtime: Runtime) -> None:
         assert b'"error"' in error.read()
 
 
-def test_an_api_key_is_asked_for(tmp_path: Path) -> None:
-    """It reaches the server without the command line."""
-    with fake_runtime(tmp_path, server=ServerSettings(api_key="sk-abc")) as runtime:
+def test_an_api_key_is_asked_for_and_sigterm_lets_open_requests_end(tmp_path: Path) -> None:
+    """The key reaches the server without the command line. Told to end, it answers what it has; then the rest goes."""
+    key = {"Authorization": "Bearer sk-abc"}
+    with fake_runtime(tmp_path, step_s=0.005, server=ServerSettings(model_name="m", api_key="sk-abc")) as runtime:
         assert get(f"{runtime.url}/v1/models")[0] == 401
-        assert get(f"{runtime.url}/v1/models", Authorization="Bearer sk-abc")[0] == 200
+        assert get(f"{runtime.url}/v1/models", **key)[0] == 200
         assert len(complete(runtime, ["x"], GREEDY)) == 1  # programs of the parent need none
         for pid in runtime.pids.values():
             assert b"sk-abc" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def test_sigterm_lets_open_requests_end(tmp_path: Path) -> None:
-    """The server takes no more, answers what it has, and goes; so does the rest."""
-    with fake_runtime(tmp_path, step_s=0.005) as runtime:
         answers: list[tuple[int, bytes]] = []
         body = b'{"model": "m", "prompt": "a", "max_tokens": 200, "ignore_eos": true}'
 
         def ask() -> None:
             request = urllib.request.Request(
-                f"{runtime.url}/v1/completions", body, {"Content-Type": "application/json"}
+                f"{runtime.url}/v1/completions", body, {"Content-Type": "application/json", **key}
             )
             try:
                 with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
@@ -561,13 +542,3 @@ def test_sigterm_lets_open_requests_end(tmp_path: Path) -> None:
         assert answers[0][0] == 200, answers
         with pytest.raises(EngineError, match="server process ended"):
             runtime.wait(LIMIT_S)
-
-
-def test_a_shutdown_may_wait_for_what_is_open(tmp_path: Path) -> None:
-    """A program of the parent ends in its own time, within the time given."""
-    with fake_runtime(tmp_path, step_s=0.005) as runtime:
-        listener = Listener()
-        runtime.open(listener).extend([Text(0, None, "A"), Generate(1, 0, SamplingParams(max_tokens=60))])
-        wait_until(lambda: runtime.stats().running == 1, "a request")
-        runtime.shutdown(drain_s=LIMIT_S)
-    assert isinstance(listener.done[1], Generated)

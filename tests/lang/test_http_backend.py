@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.native_server import ServedEngine, served
+from tests.native_server import ServedEngine, served, wait_until_empty
 from tests.tcp_relay import Relay
 
 import palmette as pt
@@ -68,16 +68,6 @@ class Recorder:
 def long_nodes(count: int = 1) -> list[Node]:
     params = SamplingParams(max_tokens=400, ignore_eos=True)
     return [Text(0, None, "Long"), *(Generate(1 + place, 0, params, stream=True) for place in range(count))]
-
-
-def wait_until_empty(engine: Engine) -> None:
-    for _ in range(1500):
-        stats = engine.stats()
-        idle = not (stats.running or stats.waiting or stats.compiling)
-        if idle and stats.free_pages + stats.evictable_pages == stats.total_pages:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"requests go on: {stats}")
 
 
 def http_threads() -> list[str]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
 import pytest
 from tests.wire import Listener, run_tree
 
-from palmette.constrained import Grammar
+from palmette.constrained import Grammar, GrammarError
 from palmette.lang.backend import Backend
 from palmette.runtime import launch
 from palmette.runtime.engine import Engine
 from palmette.runtime.errors import EngineError, RequestError
+from palmette.runtime.grammar_compiler import GrammarCompiler
+from palmette.runtime.messages import SessionOptions
 from palmette.runtime.program import (
     Event,
     Failed,
@@ -210,6 +213,24 @@ def test_a_request_that_cannot_run_fails_with_the_reason(tiny_engine: Engine, no
     assert text_of(run_tree(tiny_engine, [Generate(0, None, GREEDY)]), 0)
 
 
+@pytest.mark.parametrize(
+    ("option", "params"),
+    [
+        ("logit_bias", lambda unknown: SamplingParams(logit_bias={unknown: 1.0})),
+        ("stop_token_ids", lambda unknown: SamplingParams(stop_token_ids=(unknown,))),
+    ],
+)
+def test_logits_without_a_token_are_refused_and_stop_nothing(
+    tiny_engine: Engine, option: str, params: Callable[[int], SamplingParams]
+) -> None:
+    """Most models have more logits than tokens: an option that names one of those fails its own request."""
+    unknown = len(tiny_engine.tokenizer.token_bytes)
+    assert unknown < tiny_engine.model_info.vocab_size
+    failure = failed(run_tree(tiny_engine, [Text(0, None, "x"), Generate(1, 0, params(unknown))]), 1)
+    assert (failure.kind, f"{option} names token {unknown}" in failure.message) == ("RequestError", True)
+    assert text_of(run_tree(tiny_engine, [Generate(0, None, GREEDY)]), 0)
+
+
 def test_a_prompt_longer_than_the_context_fails_with_the_numbers(tiny_engine: Engine) -> None:
     """A prompt that does not fit the context is refused, and says how long it is and may be."""
     listener = run_tree(tiny_engine, [Text(0, None, "8 " * 3000), Generate(1, 0, GREEDY)])
@@ -345,8 +366,10 @@ def test_a_sink_may_ask_the_engine(tiny_engine: Engine) -> None:
         done.set()
 
     done = threading.Event()
-    tiny_engine.open(sink).extend([Generate(0, None, GREEDY)])
+    session = tiny_engine.open(sink)
+    session.extend([Generate(0, None, GREEDY)])
     assert done.wait(60)
+    session.close()
     assert counts
 
 
@@ -355,10 +378,12 @@ def test_the_nodes_given_are_the_callers_again(tiny_engine: Engine) -> None:
     listener, changed = Listener(), threading.Event()
     nodes: list[Node] = [Text(0, None, "a"), Generate(1, 0, GREEDY)]
     tiny_engine._send(lambda: assert_set(changed))
-    tiny_engine.open(listener).extend(nodes)
+    session = tiny_engine.open(listener)
+    session.extend(nodes)
     nodes.clear()
     changed.set()
     listener.wait([1])
+    session.close()
     assert text_of(listener, 1)
 
 
@@ -402,6 +427,30 @@ def test_shutdown_fails_what_runs_and_refuses_more(tiny_model_folder: Any) -> No
         with pytest.raises(EngineError, match="shut down"):
             call()
     engine.shutdown()
+    session.abort()
+    session.close()
+    session.abort()
+    session.close()
+
+
+def test_a_request_whose_grammar_compiles_too_long_fails_in_time(
+    tiny_model_folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that does nothing but wait for a grammar looks at its deadlines; nothing else has to wake it."""
+    go_on = threading.Event()
+
+    def compile_slowly(compiler: GrammarCompiler, grammar: Grammar) -> Any:
+        go_on.wait(60)
+        raise GrammarError("given up")
+
+    with launch(str(tiny_model_folder), max_total_tokens=2000, processes=False) as engine:
+        monkeypatch.setattr(GrammarCompiler, "__call__", compile_slowly)
+        listener = Listener()
+        session = engine.open(listener, SessionOptions(timeout_s=0.2))
+        session.extend([Generate(0, None, GREEDY, Grammar.regex("[a-z]{3}"))])
+        listener.wait([0])
+        assert failed(listener, 0).kind == "RequestTimeoutError"
+        go_on.set()
 
 
 @pytest.mark.parametrize("kind", [MemoryError, SystemExit])

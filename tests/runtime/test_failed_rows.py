@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 from tests.fake_grammar import scripted_chain
-from tests.fake_runner import BoolArray, FakeModel, token
+from tests.fake_runner import BROKEN, BrokenModel, FakeModel, token
 from tests.fakes import FakeEngine, expected_answer, make_request
 
-from palmette.runtime.batch import NOT_FINITE, NOTHING_ALLOWED, Int32Array
+from palmette.runtime.batch import NOT_FINITE, NOTHING_ALLOWED
 from palmette.runtime.errors import EngineError
 
-_BROKEN = token("z")
 _LETTERS = [token(letter) for letter in "abc"]
-
-
-class BrokenModel(FakeModel):
-    """The fake model, broken for contexts of at least `length` tokens that begin with the token "z"."""
-
-    def __init__(self, failure: int, length: int = 0) -> None:
-        self.failure = failure
-        self.length = length
-
-    def _fails(self, context: Int32Array) -> bool:
-        return bool(context[0] == _BROKEN) and len(context) >= self.length
-
-    def draw(self, context: Int32Array, allowed: BoolArray, salt: bytes = b"") -> int:
-        return self.failure if self._fails(context) else super().draw(context, allowed, salt)
-
-    def logprobs(self, context: Int32Array) -> npt.NDArray[np.float32]:
-        logprobs = super().logprobs(context)
-        return logprobs * np.float32(np.nan) if self._fails(context) else logprobs
 
 
 def _engine(failure: int = NOT_FINITE, length: int = 0, *, chunk_size: int = 512) -> FakeEngine:
@@ -45,7 +24,7 @@ def test_logits_that_are_not_finite_fail_their_request_alone(chunk_size: int) ->
     """The neighbours of the step get their right answers, the error names the request, and all pages come back."""
     engine = _engine(chunk_size=chunk_size)
     neighbours = [make_request(f"n{i}", [5 + i, 6, 7, 8], max_tokens=9) for i in range(3)]
-    broken = make_request("broken", [_BROKEN, 6, 7, 8], max_tokens=9, logprobs=1)
+    broken = make_request("broken", [BROKEN, 6, 7, 8], max_tokens=9, logprobs=1)
     engine.add(*neighbours[:2], broken, *neighbours[2:])
     engine.run()
     for neighbour in neighbours:
@@ -60,7 +39,7 @@ def test_logits_that_are_not_finite_fail_their_request_alone(chunk_size: int) ->
 
 def test_output_before_the_failure_stays() -> None:
     """A request that fails in the middle has told the text that came before, and has one end."""
-    request = make_request("r", [_BROKEN, 6], max_tokens=9, ignore_eos=True)
+    request = make_request("r", [BROKEN, 6], max_tokens=9, ignore_eos=True)
     expected = expected_answer(request, 4096)
     engine = _engine(length=6)
     engine.add(request)
@@ -74,10 +53,10 @@ def test_output_before_the_failure_stays() -> None:
 def test_what_a_failed_row_computed_is_not_cached() -> None:
     """Keys and values that may be NaN reach nobody through the radix cache; what was computed before may be reused."""
     engine = _engine()
-    engine.add(make_request("r", [_BROKEN, 6, 7], max_tokens=9))
+    engine.add(make_request("r", [BROKEN, 6, 7], max_tokens=9))
     engine.run()
     engine.runner.model = FakeModel()
-    again = make_request("again", [_BROKEN, 6, 7], max_tokens=9)
+    again = make_request("again", [BROKEN, 6, 7], max_tokens=9)
     engine.add(again)
     engine.run()
     engine.check_answer(again)
@@ -88,7 +67,7 @@ def test_a_mask_that_allows_nothing_fails_its_request_alone() -> None:
     """A constrained request that nothing can be sampled for is an error, never unconstrained; mask rows come back."""
     engine = _engine(NOTHING_ALLOWED, 3)
     grammar = next(iter(engine.grammars))
-    broken = make_request("broken", [_BROKEN, 6], grammar=grammar)
+    broken = make_request("broken", [BROKEN, 6], grammar=grammar)
     neighbour = make_request("n", [5, 6], grammar=grammar)
     engine.add(broken, neighbour)
     engine.run()
@@ -102,7 +81,7 @@ def test_scores_that_are_not_finite_fail_their_request_alone(chunk_size: int) ->
     """NaN is never handed out as a log-probability."""
     engine = _engine(length=4, chunk_size=chunk_size)
     prompt = [6, 7, 8, 9, 10]
-    broken = make_request("broken", [_BROKEN, *prompt], kind="score", score_from=1)
+    broken = make_request("broken", [BROKEN, *prompt], kind="score", score_from=1)
     neighbour = make_request("n", [5, *prompt], kind="score", score_from=2)
     engine.add(broken, neighbour)
     engine.run()

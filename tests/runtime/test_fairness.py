@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.scheduling_simulation import Arrival, Device, Outcome, simulate
 
+from palmette.runtime.admission import OutputEstimate
 from palmette.runtime.ageing import AgeingQueue, turn
-from palmette.runtime.policy import OutputEstimate
 from palmette.runtime.request import Request
 
 SMALL = Device(num_pages=2500, slots=8, chunk_size=256)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +14,7 @@ from tests.fake_grammar import scripted_chain
 from tests.fake_runner import TOKEN_BYTES, FakeModel, token
 from tests.fakes import FakeEngine, make_request, text_of
 
+from palmette.runtime.batch import Int32Array
 from palmette.runtime.errors import RequestError
 from palmette.runtime.logprobs import prompt_logprobs, spelled
 from palmette.runtime.messages import RequestEnd
@@ -150,3 +154,25 @@ def test_nothing_asked_is_none() -> None:
     engine.run()
     assert prompt_logprobs(request.params, request.prompt_ids, end_of(request), spelling) is None
     assert end_of(request).logprobs == ()
+
+
+class RulingOut(FakeModel):
+    """The fake model, which rules out every second token."""
+
+    def logprobs(self, context: Int32Array) -> npt.NDArray[np.float32]:
+        logprobs = super().logprobs(context)
+        logprobs[::2] = -np.inf
+        return logprobs
+
+
+def test_a_token_that_the_model_rules_out_has_a_finite_logprob() -> None:
+    """Events travel as JSON, which has no infinity: a client would read null where it expects a number."""
+    engine = FakeEngine()
+    engine.runner.model = RulingOut()
+    generated = make_request("g", PROMPT, max_tokens=4, ignore_eos=True, logprobs=40, prompt_logprobs=40)
+    scored = make_request("s", PROMPT, kind="score", score_from=1)
+    engine.add(generated, scored)
+    engine.run()
+    assert min(scored.score_logprobs) == -9999
+    ends = [end_of(generated), end_of(scored)]
+    assert msgspec.json.decode(msgspec.json.encode(ends), type=list[RequestEnd]) == ends

@@ -10,12 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.fake_grammar import ManualExecutor, ScriptedCompiler, scripted_brackets, scripted_chain, scripted_repeat
-from tests.fake_runner import token
+from tests.fake_runner import BROKEN, BrokenModel, token
 from tests.fakes import FakeEngine, make_request, spell
 
 from palmette.constrained import Grammar, GrammarError
-from palmette.runtime.errors import RequestError
-from palmette.runtime.policy import OutputEstimate
+from palmette.runtime.admission import OutputEstimate
+from palmette.runtime.batch import NOT_FINITE
+from palmette.runtime.errors import EngineError, RequestError, RequestTimeoutError
 from palmette.runtime.request import Request
 
 DIGITS = [token(digit) for digit in "0123456789"]
@@ -35,6 +36,18 @@ def prompts() -> st.SearchStrategy[list[int]]:
         st.integers(0, 2),
         st.integers(0, 40),
         st.lists(st.integers(3, 6), min_size=1, max_size=6),
+    )
+
+
+def treatments() -> st.SearchStrategy[dict[str, Any]]:
+    """How a request is treated beside others."""
+    return st.fixed_dictionaries(
+        {
+            "priority": st.sampled_from([0, 0, 0, 1, -1]),
+            "namespace": st.sampled_from(["", "", "other"]),
+            "timeout_s": st.sampled_from([None, None, None, 2.0, 6.0]),
+            "stream": st.booleans(),
+        }
     )
 
 
@@ -69,9 +82,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             mask_rows=40,
             **config,
         )
+        self.engine.runner.model = BrokenModel(NOT_FINITE, 6)
         self.engine.scheduler._estimate.ratio = ratio
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, treatment: dict[str, Any] | None = None) -> None:
+        for name, value in (treatment or {}).items():
+            setattr(request, name, value)
         self.engine.add(request)
         self.requests.append(request)
 
@@ -86,11 +102,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         stop=st.sampled_from([(), ("ab", "7")]),
         group=st.sampled_from([None, "x", "y"]),
         branches=st.integers(1, 4),
+        treatment=treatments(),
     )
-    def generate(self, prompt: list[int], branches: int, **params: Any) -> None:
+    def generate(self, prompt: list[int], branches: int, treatment: dict[str, Any], **params: Any) -> None:
         for _ in range(branches):
             name = f"g{len(self.requests)}"
-            self.add(make_request(name, prompt, **{**params, "seed": len(self.requests)}))
+            self.add(make_request(name, prompt, **{**params, "seed": len(self.requests)}), treatment)
 
     @rule(
         prompt=prompts(),
@@ -98,9 +115,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(5, 30),
         presence_penalty=st.sampled_from([0.0, 0.5]),
         prompt_logprobs=st.sampled_from([None, None, 1]),
+        logprobs=st.sampled_from([None, None, 2]),
+        min_tokens=st.integers(0, 4),
+        treatment=treatments(),
     )
-    def constrain(self, prompt: list[int], **options: Any) -> None:
-        self.add(make_request(f"c{len(self.requests)}", prompt, **options))
+    def constrain(self, prompt: list[int], treatment: dict[str, Any], **options: Any) -> None:
+        self.add(make_request(f"c{len(self.requests)}", prompt, **options), treatment)
+
+    @rule(length=st.integers(1, 8), max_tokens=st.integers(1, 12), constrained=st.booleans(), treatment=treatments())
+    def break_down(self, length: int, max_tokens: int, constrained: bool, treatment: dict[str, Any]) -> None:
+        """Have the model break somewhere in a request: its logits are NaN once its context is long enough."""
+        grammar = GRAMMARS[1].grammar if constrained else None
+        name = f"n{len(self.requests)}"
+        self.add(make_request(name, [BROKEN] * length, max_tokens=max(2, max_tokens), grammar=grammar), treatment)
 
     @rule(prompt=prompts())
     def fail(self, prompt: list[int]) -> None:
@@ -127,6 +154,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         elif (step := self.engine.scheduler.launch_step()) is not None:
             self.engine.scheduler.sample_step(step)
             self.abort(data)
+            self.engine.scheduler.flush_cache()
             self.engine.scheduler.finish_step(step)
         self.engine.step()
 
@@ -134,6 +162,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     def step(self, steps: int) -> None:
         for _ in range(steps):
             self.engine.step()
+            now_s = self.engine.clock.time_s
+            assert all(r.deadline_s is None or r.deadline_s > now_s for r in self.requests if r.is_active)
+
+    @rule(seconds=st.sampled_from([0.5, 1.5, 4.0]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.engine.clock.time_s += seconds
 
     @rule()
     def compile(self) -> None:
@@ -158,7 +192,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         if request.status == "aborted":
             assert request.id in self.aborted
         elif request.status == "failed" and request.grammar == BAD:
-            assert isinstance(request.error, GrammarError)
+            assert isinstance(request.error, GrammarError | RequestTimeoutError)
+        elif isinstance(request.error, RequestTimeoutError):
+            assert request.timeout_s is not None
+            assert request.ended_s is not None
+            assert request.ended_s >= request.arrived_s + request.timeout_s
+        elif request.status == "failed" and request.prompt_ids[0] == BROKEN:
+            assert isinstance(request.error, EngineError)
+            assert "NaN or infinite" in str(request.error)
         elif request.status == "failed":
             assert isinstance(request.error, RequestError)
             assert request.end > self.engine.memory.pool_tokens

@@ -152,6 +152,21 @@ def test_the_oldest_is_never_retracted() -> None:
     assert requests[0].retractions == 0
 
 
+def test_who_has_a_higher_priority_is_retracted_last() -> None:
+    """The request whose turn comes first is never retracted, however late it came, and those of one priority wait in
+    the order in which they came."""
+    engine, requests = crowded()
+    requests[-2].priority = 1
+    requests[0].priority = -1
+    engine.add(*requests)
+    engine.run()
+    assert requests[-2].retractions == 0
+    assert requests[0].retractions > 0
+    assert requests[1].retractions <= requests[3].retractions
+    for request in requests:
+        engine.check_answer(request)
+
+
 def test_a_retraction_raises_the_estimate() -> None:
     """The engine learns to keep more room."""
     engine, requests = crowded()

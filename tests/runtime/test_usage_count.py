@@ -22,3 +22,17 @@ def test_a_prompts_tokens_are_reused_up_to_where_the_cache_reached() -> None:
         NodeUsage(3, computed=3, reused=1),
         NodeUsage(9, computed=4, forced=2),
     ]
+
+
+def test_a_prompt_without_tokens_counts_nothing() -> None:
+    """Nothing is reused of nothing, whatever the cache says."""
+    usage = UsageCount()
+    usage.add_prompt(Prompt(ids(), ids()), 0)
+    assert usage.nodes() == ()
+
+
+def test_the_tokens_of_one_node_may_stand_in_several_places() -> None:
+    """A node's tokens are added up from all of its places, and the cache may end within any of them."""
+    usage = UsageCount()
+    usage.add_prompt(Prompt(ids(1, 2, 3, 4, 5, 6), ids(7, 7, 2, 7, 7, 7)), 5)
+    assert set(usage.nodes()) == {NodeUsage(7, computed=1, reused=4), NodeUsage(2, computed=0, reused=1)}

@@ -77,7 +77,7 @@ function take(state) {
   $("main").hidden = false;
   if (last !== null && state.stats.steps < last.stats.steps) { last = null; samples = []; }  // the server began anew
   if (last !== null && state.time_s > last.time_s) sample(last, state);
-  for (const link of document.querySelectorAll("nav a")) link.hidden = sessionStorage.getItem(KEY) !== null;  // no browser sends it along
+  document.querySelector("nav a[href=metrics]").hidden = sessionStorage.getItem(KEY) !== null;  // no browser sends it along
   set("model", state.model);
   tiles(state);
   pool(state);
@@ -207,7 +207,7 @@ function tree({ nodes, left_out, texts_shown }) {
   $("empty").hidden = nodes.length > 0;
   $("tree").hidden = nodes.length === 0;
   const tokens = nodes.reduce((total, node) => total + node.tokens, 0);
-  set("tree-note", nodes.length === 0 ? "" : `${count(nodes.length)} nodes, ${count(tokens)} tokens`
+  set("tree-note", nodes.length === 0 ? "" : `${count(nodes.length)} ${nodes.length === 1 ? "node" : "nodes"}, ${count(tokens)} tokens`
     + (left_out ? `; ${count(left_out)} less used ones are not shown` : "")
     + (texts_shown ? "" : "; texts are hidden: anyone on the network could read them, set an API key"));
   $("tree").replaceChildren(...(nodes.length ? [picture(nodes)] : []));

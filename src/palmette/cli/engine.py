@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from palmette.lang.backend import Backend
     from palmette.runtime.config import EngineSettings
 
-_MODEL_HINT = "without --model the built-in one runs; `palmette models list` shows what is in the cache"
+_MODEL_HINT = "where no model is named the built-in one runs; `palmette models list` shows what is in the cache"
 
 ModelOption = Annotated[
     str | None,

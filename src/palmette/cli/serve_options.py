@@ -24,7 +24,7 @@ _UNSET = {
     "memory_bytes": "a share of what is free",
     "page_size": "the device's best",
     "attention_backend": "the device's best",
-    "model_name": "the one it was loaded by",
+    "model_name": "its id, or its folder's name",
     "request_timeout_s": "any time",
     "overlap": "where a GPU computes",
 }

@@ -14,6 +14,8 @@ import pytest
 from tests.native_server import ServedEngine, served
 
 from palmette.runtime.engine import Engine
+from palmette.runtime.errors import EngineError
+from palmette.runtime.in_process import InProcessService
 from palmette.runtime.server_settings import ServerSettings
 
 LONG = {"prompt": "The quick", "max_tokens": 500, "ignore_eos": True}
@@ -208,6 +210,26 @@ def test_a_lost_client_ends_its_request(server: ServedEngine, tiny_engine: Engin
     assert tiny_engine.stats().total_pages == before.total_pages
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/generate", "/programs"])
+def test_a_client_that_goes_within_its_request_is_no_failure(
+    server: ServedEngine, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    """A body that ends too early is logged as any lost client: 499, and no error."""
+    address = urlsplit(server.url)
+    assert address.hostname is not None
+    assert address.port is not None
+    with (
+        caplog.at_level("INFO", "palmette"),
+        socket.create_connection((address.hostname, address.port)) as connection,
+    ):
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{{"
+        connection.sendall(head.encode())
+        time.sleep(0.05)  # the request begins
+        connection.close()
+        wait_for(lambda: any(getattr(record, "palmette_fields", {}).get("route") == path for record in caplog.records))
+    assert [(record.levelname, record.palmette_fields["status"]) for record in caplog.records] == [("INFO", 499)]  # type: ignore[attr-defined]  # of ours
+
+
 def test_an_answer_can_be_aborted_by_its_id(server: ServedEngine, http: httpx.Client) -> None:
     """An abort by the id of an answer ends exactly that one; its client is told."""
     with http.stream("POST", "/v1/completions", json={**LONG, "stream": True}) as stream:
@@ -217,6 +239,33 @@ def test_an_answer_can_be_aborted_by_its_id(server: ServedEngine, http: httpx.Cl
         assert server.on_loop(lambda: server.app.state.exchanges.abort(answer_id))
         last = [line for line in lines if line.startswith("data: ")][-1]
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "aborted"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/generate"])
+def test_a_failure_of_the_server_is_told_by_the_id_of_the_request(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch, path: str, *, stream: bool
+) -> None:
+    """A bug gets 500 and no word of what it was, an engine that is gone 503; both name the request."""
+    body = {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+    body = {"/generate": {"text": "a"}, "/v1/responses": {"input": "a"}}.get(path, body)
+
+    def ask() -> httpx.Response:
+        return http.post(path, json={**body, "stream": stream}, headers={"x-request-id": "mine-7"})
+
+    for error, status in ((KeyError("secret"), 500), (EngineError("the engine has failed"), 503)):
+
+        def fails(*_: object, failure: Exception = error) -> None:
+            raise failure
+
+        monkeypatch.setattr(InProcessService, "open", fails)
+        answer = ask()
+        assert answer.status_code == status
+        assert answer.headers["x-request-id"] == "mine-7"
+        assert "secret" not in answer.text
+        assert answer.json()["error"]["type"] == "server_error"
+        if status == 500:
+            assert "mine-7" in answer.json()["error"]["message"]
 
 
 def test_the_openapi_page_describes_every_route(http: httpx.Client) -> None:

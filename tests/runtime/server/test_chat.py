@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import httpx
 import openai
 import pytest
 from pydantic import BaseModel
-from tests.native_server import served
-
-from palmette.runtime.engine import Engine
-from palmette.runtime.server_settings import ServerSettings
+from tests.native_server import ServedEngine
 
 HELLO: Any = [{"role": "user", "content": "Hello there"}]
 WEATHER: Any = {
@@ -36,24 +32,6 @@ class Person(BaseModel):
 
     name: Literal["Ada", "Bob"]
     age: Literal[36, 41]
-
-
-@pytest.fixture(scope="module")
-def url(tiny_engine: Engine) -> Iterator[str]:
-    with served(tiny_engine, ServerSettings(model_name="tiny")) as server:
-        yield server.url
-
-
-@pytest.fixture
-def http(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, timeout=60) as client:
-        yield client
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        yield client
 
 
 def chat(http: httpx.Client, **fields: Any) -> dict[str, Any]:
@@ -92,9 +70,9 @@ def refusal(http: httpx.Client, **fields: Any) -> dict[str, Any]:
     return error
 
 
-def test_an_answer_has_openais_shape(client: openai.OpenAI) -> None:
+def test_an_answer_has_openais_shape(openai_client: openai.OpenAI) -> None:
     """OpenAI's client reads the answer."""
-    answer = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5)
+    answer = openai_client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5)
     assert answer.object == "chat.completion"
     assert answer.choices[0].message.role == "assistant"
     assert answer.choices[0].message.refusal is None
@@ -116,7 +94,7 @@ def test_max_completion_tokens_is_heeded(http: httpx.Client) -> None:
         assert chat(http, ignore_eos=True, **fields)["usage"]["completion_tokens"] == 3
 
 
-def test_streams_join_to_the_whole_answers(client: openai.OpenAI, http: httpx.Client) -> None:
+def test_streams_join_to_the_whole_answers(openai_client: openai.OpenAI, http: httpx.Client) -> None:
     """Several streamed answers join to those of the same request without a stream; the usage comes last."""
     fields: dict[str, Any] = {"n": 3, "seed": 11, "temperature": 1, "max_tokens": 40}
     whole = chat(http, **fields)
@@ -173,9 +151,9 @@ def test_a_final_message_can_be_continued(http: httpx.Client) -> None:
     )
 
 
-def test_structured_answers_are_parsed(client: openai.OpenAI) -> None:
+def test_structured_answers_are_parsed(openai_client: openai.OpenAI) -> None:
     """`parse` of OpenAI's client gets an object of the model's class, from whatever the model is made to write."""
-    answer = client.chat.completions.parse(
+    answer = openai_client.chat.completions.parse(
         model="tiny",
         messages=HELLO,
         response_format=Person,
@@ -195,9 +173,9 @@ def test_json_objects_and_extensions_are_enforced(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
-def test_tools_are_called_with_valid_arguments(client: openai.OpenAI, choice: Any) -> None:
+def test_tools_are_called_with_valid_arguments(openai_client: openai.OpenAI, choice: Any) -> None:
     """A call that must come has a known name and arguments that its schema allows."""
-    answer = client.chat.completions.create(
+    answer = openai_client.chat.completions.create(
         model="tiny",
         messages=HELLO,
         tools=[WEATHER],
@@ -251,9 +229,9 @@ def test_tools_may_be_left_uncalled_and_schemas_stand_beside_them(http: httpx.Cl
     assert message.get("tool_calls") or json.loads(message["content"])["a"] == 1
 
 
-def test_logprobs_have_bytes_and_likeliest_tokens(client: openai.OpenAI) -> None:
+def test_logprobs_have_bytes_and_likeliest_tokens(openai_client: openai.OpenAI) -> None:
     """There is an entry a token whose bytes join to the content, with as many likeliest tokens as asked for."""
-    answer = client.chat.completions.create(
+    answer = openai_client.chat.completions.create(
         model="tiny",
         messages=HELLO,
         temperature=0,
@@ -336,12 +314,14 @@ def test_a_tools_schema_that_cannot_be_used_is_named(http: httpx.Client) -> None
     assert "'f'" in error["message"]
 
 
-def test_the_asynchronous_client_streams(url: str) -> None:
+def test_the_asynchronous_client_streams(tiny_server: ServedEngine) -> None:
     """OpenAI's asynchronous client reads a stream to its end."""
     import asyncio
 
     async def read() -> tuple[str, str | None]:
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        async with openai.AsyncOpenAI(
+            base_url=f"{tiny_server.url}/v1", api_key="none", max_retries=0, timeout=60
+        ) as client:
             stream = await client.chat.completions.create(
                 model="tiny",
                 messages=HELLO,

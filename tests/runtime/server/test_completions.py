@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from tests.native_server import served
-
-from palmette.runtime.engine import Engine
-from palmette.runtime.server_settings import ServerSettings
 
 PROMPT = "The quick brown fox"
-
-
-@pytest.fixture(scope="module")
-def url(tiny_engine: Engine) -> Iterator[str]:
-    with served(tiny_engine, ServerSettings(model_name="tiny")) as server:
-        yield server.url
-
-
-@pytest.fixture
-def http(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, timeout=60) as client:
-        yield client
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        yield client
 
 
 def complete(http: httpx.Client, **fields: Any) -> dict[str, Any]:
@@ -66,9 +43,9 @@ def joined(found: list[dict[str, Any]], index: int = 0) -> str:
     return "".join(choice["text"] for chunk in found for choice in chunk["choices"] if choice["index"] == index)
 
 
-def test_an_answer_has_openais_shape(client: openai.OpenAI) -> None:
+def test_an_answer_has_openais_shape(openai_client: openai.OpenAI) -> None:
     """OpenAI's client reads the answer: id, text, why it ended and what it cost."""
-    answer = client.completions.create(model="tiny", prompt=PROMPT, max_tokens=5, temperature=0)
+    answer = openai_client.completions.create(model="tiny", prompt=PROMPT, max_tokens=5, temperature=0)
     assert answer.id.startswith("cmpl-")
     assert answer.object == "text_completion"
     assert answer.model == "tiny"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from typing import Any
 
 import httpx
 import pytest
-from tests.native_server import ServedEngine
+from tests.native_server import ServedEngine, wait_until_empty
 
 from palmette.runtime.engine import Engine
 from palmette.runtime.server.native import EXAMPLE
@@ -44,17 +43,6 @@ def streamed(text: str) -> list[Any]:
     *events, done, nothing = text.split("\n\n")
     assert (done, nothing) == ("data: [DONE]", "")
     return [json.loads(event.removeprefix("data: ")) for event in events]
-
-
-def wait_until_empty(engine: Engine) -> None:
-    """No request runs, and every page is free or belongs to the cache."""
-    for _ in range(1500):
-        stats = engine.stats()
-        idle = not (stats.running or stats.waiting or stats.compiling)
-        if idle and stats.free_pages + stats.evictable_pages == stats.total_pages:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"requests go on: {stats}")
 
 
 def test_one_prompt_is_answered_by_an_object(client: httpx.Client) -> None:

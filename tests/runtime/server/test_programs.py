@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.native_server import ServedEngine, served
+from tests.native_server import ServedEngine, served, wait_until_empty
 
 from palmette.runtime.engine import Engine
 from palmette.runtime.server import held_programs, programs
@@ -33,6 +33,7 @@ def gen(node: int, parent: int | None, *, stream: bool = False, **params: Any) -
     return {"type": "generate", "id": node, "parent": parent, "params": {"max_tokens": 6, **params}, "stream": stream}
 
 
+AS_JSON = {"content-type": "application/json"}
 LONG = [text(0, None, "Long"), gen(1, 0, stream=True, max_tokens=400, ignore_eos=True)]
 BRANCHES = [
     text(0, None, "The river"),
@@ -72,17 +73,6 @@ def events_of(client: httpx.Client, program: str, after: int | None = None) -> l
 def error_of(answer: httpx.Response) -> tuple[int, str | None, str]:
     error = answer.json()["error"]
     return answer.status_code, error["param"], error["message"]
-
-
-def wait_until_empty(engine: Engine) -> None:
-    """No request runs, and every page is free or belongs to the cache."""
-    for _ in range(1500):
-        stats = engine.stats()
-        idle = not (stats.running or stats.waiting or stats.compiling)
-        if idle and stats.free_pages + stats.evictable_pages == stats.total_pages:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"requests go on: {stats}")
 
 
 # -- one program -------------------------------------------------------------------------------------------------------
@@ -229,6 +219,7 @@ def test_programs_are_bounded(tiny_engine: Engine, monkeypatch: pytest.MonkeyPat
         ),
         (b'{"nodes": [{"type": "text", "id": 7, "parent": null, "text": "", "tmplate": 1}]}', "nodes[0]", "tmplate"),
         (b'{"nodes": [{"type": "text", "id": -7, "parent": null, "text": ""}]}', "nodes", "node id -7"),
+        (b'{"nodes": [{"type": "text", "id": 2147483648, "parent": null, "text": ""}]}', "nodes", "up to 2147483647"),
         (b'{"nodes": [{"type": "text", "id": 7, "parent": 5, "text": ""}]}', "nodes", "node 7 continues node 5"),
         (b'{"nodes": [{"type": "reference", "id": 7, "parent": null, "source": 5}]}', "nodes", "refers to node 5"),
     ],
@@ -236,7 +227,7 @@ def test_programs_are_bounded(tiny_engine: Engine, monkeypatch: pytest.MonkeyPat
 def test_bad_nodes_are_named(client: httpx.Client, body: bytes, param: str | None, said: str) -> None:
     """400 with the field's place and the node's id; the program goes on without them."""
     program = opened(client)
-    status, named, message = error_of(client.post(f"/programs/{program}/extend", content=body))
+    status, named, message = error_of(client.post(f"/programs/{program}/extend", content=body, headers=AS_JSON))
     assert (status, named) == (400, param), message
     assert said in message
     client.post(f"/programs/{program}/extend", json={"nodes": [text(0, None, "a"), gen(1, 0)]})
@@ -313,7 +304,7 @@ def test_a_channel_carries_many_programs(client: httpx.Client, tiny_engine: Engi
 def test_bad_messages_are_refused(client: httpx.Client, number: str, body: str) -> None:
     """400 for a bad number and for messages that are none."""
     path = f"/channels/{client.post('/channels').json()['id']}"
-    assert client.put(f"{path}/messages/{number}", content=body).status_code == 400
+    assert client.put(f"{path}/messages/{number}", content=body, headers=AS_JSON).status_code == 400
     client.delete(path)
 
 

@@ -193,9 +193,13 @@ def test_stream_of_function_calls(client: openai.OpenAI) -> None:
         jsonschema.validate(json.loads(item.arguments), PARAMETERS)
 
 
-def test_conversation_with_a_function(client: openai.OpenAI) -> None:
+def test_conversation_with_a_function(roomy_server: ServedEngine) -> None:
     """The items of a response and the output of its call are sent back, in one list or by the response's id."""
-    fields: Any = {"tools": [WEATHER], "max_output_tokens": 80}
+    with openai.OpenAI(base_url=f"{roomy_server.url}/v1", api_key="none", max_retries=0) as client:
+        _converse(client, model="tiny", tools=[WEATHER], max_output_tokens=80)
+
+
+def _converse(client: openai.OpenAI, **fields: Any) -> None:
     choice = {"type": "function", "name": "weather"}
     first = created(client, input="Rome?", tool_choice=choice, **fields)
     call = first.output[0]
@@ -206,7 +210,7 @@ def test_conversation_with_a_function(client: openai.OpenAI) -> None:
     assert gone_on.previous_response_id == first.id
     assert gone_on.output_text == whole.output_text
     assert gone_on.usage.input_tokens == whole.usage.input_tokens
-    third = created(client, input="And now?", previous_response_id=gone_on.id)
+    third = created(client, input="And now?", previous_response_id=gone_on.id, tool_choice="none", **fields)
     assert third.usage.input_tokens > gone_on.usage.input_tokens
 
 

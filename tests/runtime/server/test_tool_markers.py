@@ -116,3 +116,32 @@ def test_a_call_that_must_come(marked: Marked, choice: Any) -> None:
         model="default", input="Rome?", tools=tools, tool_choice="required", max_output_tokens=90
     )
     assert {item.type for item in response.output} == {"function_call"}
+
+
+@pytest.mark.parametrize("fields", [{"logit_bias": 100}, {"tool_choice": "required"}], ids=["auto", "required"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_several_answers(marked: Marked, fields: dict[str, Any], *, stream: bool) -> None:
+    """Each answer has calls of its own, which are valid."""
+    if "logit_bias" in fields:
+        fields = {"logit_bias": {str(marked.marker): fields["logit_bias"]}}
+    asked: dict[str, Any] = {**fields, "n": 3, "seed": 5, "parallel_tool_calls": False}
+    if not stream:
+        answer = completed(marked, **asked)
+        assert [choice.finish_reason for choice in answer.choices] == ["tool_calls"] * 3
+        for choice in answer.choices:
+            assert_calls(choice.message)
+        return
+    arguments = ["", "", ""]
+    for chunk in completed(marked, stream=True, **asked):
+        for choice in chunk.choices:
+            for call in choice.delta.tool_calls or ():
+                arguments[choice.index] += call.function.arguments or ""
+    for each in arguments:
+        jsonschema.validate(json.loads(each), PARAMETERS)
+
+
+def test_no_call_where_none_may_be(marked: Marked) -> None:
+    """Where no tool may be called the marker is never taken, however likely it is."""
+    answer = completed(marked, logit_bias={str(marked.marker): 100}, tool_choice="none", max_tokens=12)
+    assert answer.choices[0].message.tool_calls is None
+    assert answer.choices[0].message.content

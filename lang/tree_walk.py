@@ -46,10 +46,14 @@ class TreeWalk:
     def add(self, nodes: Sequence[Node]) -> None:
         """Add nodes, parents before children and sources before references.
 
-        Raises:
-            RequestError: an id is taken, or a parent or source is unknown; none of `nodes` was added.
+        Where an id is taken, or a parent or source is unknown, none of them is added and all of them end as failed.
         """
-        self._check(nodes)
+        try:
+            self._check(nodes)
+        except RequestError as error:
+            for node in nodes:
+                self._report(Failed(node.id, "RequestError", str(error)))
+            return
         for node in nodes:
             place = self._places[node.id] = _Place(node, self._awaited(node))
             for before in place.awaited:
@@ -124,7 +128,7 @@ class TreeWalk:
             return referred_text(node, None if isinstance(source.node, Fork | Join) else source.text)
         if isinstance(node, Tokens):
             raise RequestError(
-                f"node {node.id} holds {len(node.token_ids)} token ids, and this service takes text only; "
+                f"node {node.id} holds {len(node.token_ids)} token ids, and this backend takes text only; "
                 "append text instead, or run the program on an engine or an HttpBackend"
             )
         return ""

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes import FakeEngine, make_request
 
+from palmette.runtime.admission import EXPECTED_OUTPUT_LIMIT, AdmissionBudget, OutputEstimate
 from palmette.runtime.kv_memory import KVMemory
-from palmette.runtime.policy import EXPECTED_OUTPUT_LIMIT, AdmissionBudget, OutputEstimate
 from palmette.runtime.request import Request
 
 
