@@ -136,7 +136,7 @@ class Exchange:
             exchange_id,
             rid=body.rid,
             priority=body.priority or 0,
-            cache_salt=body.cache_salt or "",
+            cache_salt=body.namespace,
             timeout_s=body.timeout,
             fields=type(body).model_fields,
             grammar_param=grammar_param or ("stop_regex" if body.stop_regex else None),

@@ -101,6 +101,7 @@ class SamplingFields(IgnoredFields):
         None, min_length=1, max_length=256, description="Extension: an id to abort by, unique among open requests."
     )
     cache_salt: str | None = Field(None, max_length=1024, description="Extension: who shares prefixes with whom.")
+    extra_key: str | None = Field(None, max_length=1024, description="SGLang's name for more of the cache_salt.")
     priority: int | None = Field(None, ge=-(1 << 31), lt=1 << 31, description="Extension: higher goes first.")
     timeout: float | None = Field(None, gt=0, le=1e7, allow_inf_nan=False, description="Extension: seconds to the end.")
 
@@ -108,6 +109,12 @@ class SamplingFields(IgnoredFields):
     def answers(self) -> int:
         """How many answers to each prompt."""
         return 1 if self.n is None else self.n
+
+    @property
+    def namespace(self) -> str:
+        """Within which prefixes are shared: the salt, and the extra key where there is one."""
+        salt = self.cache_salt or ""
+        return f"{salt}\x00{self.extra_key}" if self.extra_key else salt
 
     @property
     def wants_usage(self) -> bool:

@@ -69,6 +69,22 @@ def test_cached_and_forced_tokens_are_told(http: httpx.Client) -> None:
     assert 0 < usage["completion_tokens_details"]["forced_tokens"] <= usage["completion_tokens"]
 
 
+def test_prefixes_are_shared_within_a_salt_and_an_extra_key(http: httpx.Client) -> None:
+    """The same prompt is cached for those who give both alike, and for nobody else."""
+    prompt = "What is shared with whom is told by two names, of which both must be the same."
+
+    def cached(**names: str) -> bool:
+        usage = complete(http, prompt=prompt, max_tokens=1, **names)["usage"]
+        return bool(usage["prompt_tokens_details"]["cached_tokens"])
+
+    names: dict[str, str] = {"cache_salt": "pear", "extra_key": "adapter-1"}
+    assert not cached(**names)
+    assert cached(**names)
+    assert not cached(cache_salt="pear")
+    assert not cached(extra_key="adapter-1")
+    assert not cached(cache_salt="pear", extra_key="adapter-2")
+
+
 def test_a_stream_joins_to_the_whole_answer(http: httpx.Client) -> None:
     """The texts of a stream join to the text of the same request without one; usage comes last."""
     fields: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "stream_options": {"include_usage": True}}
