@@ -5,6 +5,7 @@ All addresses are integers in bytes; all strides and counts are in float32 eleme
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -22,6 +23,11 @@ LANES = 8
 _FLOAT, _INT32, _INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 _ZEROS = ir.Constant(_VECTOR, [0.0] * LANES)
+
+# Of two threads of which one is told to rest, every parallel loop takes milliseconds: a token ten times its time. So the
+# pool is no larger than torch's, where none has begun and nobody has named its size.
+if "NUMBA_NUM_THREADS" not in os.environ:
+    numba.config.NUMBA_NUM_THREADS = min(numba.config.NUMBA_NUM_THREADS, max(1, torch.get_num_threads()))
 
 # Sums may be reordered, but NaN and infinity keep their meaning: broken weights must be seen.
 _FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}

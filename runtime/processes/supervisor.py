@@ -262,7 +262,8 @@ class Supervisor:
 def _popen(spec: ChildSpec) -> subprocess.Popen[bytes]:
     package = str(Path(palmette.__file__).parents[1])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    threads = {} if spec.name == "scheduler" else {"OPENBLAS_NUM_THREADS": "1"}  # the others compute nothing
+    # One computes, beside all others: its threads must not spin while they wait for each other.
+    threads = {"OMP_WAIT_POLICY": "PASSIVE"} if spec.name == "scheduler" else {"OPENBLAS_NUM_THREADS": "1"}
     return subprocess.Popen(
         (sys.executable, "-P", "-m", spec.module),  # -P: a file of the current folder must not stand for a module
         stdin=subprocess.PIPE,
