@@ -24,8 +24,8 @@ _FLOAT, _INT32, _INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 _ZEROS = ir.Constant(_VECTOR, [0.0] * LANES)
 
-# Of two threads of which one is told to rest, every parallel loop takes milliseconds: a token ten times its time. So the
-# pool is no larger than torch's, where none has begun and nobody has named its size.
+# Of two threads of which one is told to rest, every parallel loop takes milliseconds: a token ten times its time. So
+# the pool is no larger than torch's, where none has begun and nobody has named its size.
 if "NUMBA_NUM_THREADS" not in os.environ:
     numba.config.NUMBA_NUM_THREADS = min(numba.config.NUMBA_NUM_THREADS, max(1, torch.get_num_threads()))
 

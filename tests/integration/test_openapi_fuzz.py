@@ -239,6 +239,8 @@ def _said_to(url: str, wire: bytes) -> bytes:
             connection.shutdown(socket.SHUT_WR)
             while part := connection.recv(1 << 16):
                 said += part
-        except (ConnectionResetError, BrokenPipeError):
+        except TimeoutError:
+            raise
+        except OSError:  # it hung up, which each call says in its own way
             pass
         return said
