@@ -31,6 +31,9 @@ from palmette.runtime.tokenizer import Tokenizer
 
 from .sockets import Sender, encode
 
+_RETRY_AFTER_S = 5.0
+"""When an engine that is gone may have been started anew."""
+
 
 class EngineClient:
     """An `EngineService` whose scheduler is another process.
@@ -112,7 +115,7 @@ class EngineClient:
         """The engine is gone: everything that is open fails, and what comes later is refused."""
         if self._failure is None:
             self._failure = EngineError(message)
-        self._host.fail_all(RequestFailure("EngineError", message))
+        self._host.fail_all(RequestFailure("EngineError", message, _RETRY_AFTER_S))
         for answer in self._questions.values():
             if not answer.done():
                 answer.set_exception(EngineError(message))

@@ -81,8 +81,11 @@ def bad_request(message: str, *, param: str | None = None, code: str | None = No
 
 def overloaded(message: str, retry_after_s: float | None) -> ApiError:
     """Too much to do now; the same request may go well after `retry_after_s`."""
-    wait_s = _DEFAULT_RETRY_S if retry_after_s is None else retry_after_s
-    return ApiError(503, message, code="overloaded", headers={"retry-after": str(max(1, math.ceil(wait_s)))})
+    return _later(message, _DEFAULT_RETRY_S if retry_after_s is None else retry_after_s, "overloaded")
+
+
+def _later(message: str, retry_after_s: float, code: str) -> ApiError:
+    return ApiError(503, message, code=code, headers={"retry-after": str(max(1, math.ceil(retry_after_s)))})
 
 
 def refused(error: PalmetteError, *, fields: Collection[str] = (), grammar_param: str | None = None) -> ApiError:
@@ -122,6 +125,8 @@ def of_kind(
         return ApiError(504, message, param="timeout", code="timeout", headers=NO_RETRY)
     if kind == "RequestAbortedError":
         return ApiError(CLIENT_GONE, message, code="aborted", headers=NO_RETRY)
+    if retry_after_s is not None:  # the engine is gone, and another may come
+        return _later(message, retry_after_s, "engine_error")
     return ApiError(500, message, code="engine_error")
 
 
