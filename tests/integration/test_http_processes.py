@@ -99,7 +99,7 @@ def test_tokens_models_and_numbers(http: httpx.Client) -> None:
     assert http.post("/v1/completions", json={"model": "other/quick", "prompt": "a"}).status_code == 404
     info = http.get("/server_info").json()
     assert info["model"]["name"] == info["model_name"] == "quick"
-    assert info["open"] == {"requests": 0, "programs": 0, "channels": 0, "sessions": 0}
+    assert info["open"].keys() == {"requests", "programs", "channels", "sessions"}
     assert http.get("/health").json() == {"status": "ok"}
     assert http.get("/health_generate").json()["status"] == "ok"
     assert "palmette_up 1.0" in http.get("/metrics").text.splitlines()
