@@ -77,15 +77,6 @@ def load_scheduler(config: EngineConfig) -> LoadedEngine:
     return LoadedEngine(scheduler, tokenizer, info, on_gpu if config.overlap is None else config.overlap)
 
 
-def load_tokenizer(config: EngineConfig) -> Tokenizer:
-    """The tokenizer of the model that `config` names.
-
-    Raises:
-        ModelLoadError: the model or its tokenizer cannot be found or read.
-    """
-    return Tokenizer.load(find_model(config.model, revision=config.revision, offline=config.offline))
-
-
 def build_scheduler(runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig) -> Scheduler:
     """The scheduler of a loaded model, with grammars over its vocabulary."""
     vocabulary = tokenizer.vocabulary(runner.config.vocab_size)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from tests.aside import Aside
 
-from palmette.runtime.jobs import Job
 from palmette.runtime.messages import AbortRequest, NewRequest, RequestEnd, RequestFailure, RequestOutput
 from palmette.runtime.program import Delta, Event, Failed, Generate, Generated, Node, Select, Text
 from palmette.runtime.program_host import HostedProgram, ProgramHost
@@ -146,25 +145,6 @@ def test_what_comes_after_everything_failed_is_dropped(hosted: Hosted) -> None:
     hosted.finish("p0/0.1")
     assert [(event.node, event.kind) for event in hosted.failures] == [(0, "EngineError"), (1, "EngineError")]
     assert len(hosted.events) == 2
-
-
-class Aside:
-    """What is to be done in another thread, kept until it is run."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Callable[[], Job], Callable[[Future[Job]], None]]] = []
-
-    def __call__(self, make: Callable[[], Job], then: Callable[[Future[Job]], None]) -> None:
-        self.waiting.append((make, then))
-
-    def run_next(self) -> None:
-        make, then = self.waiting.pop(0)
-        made: Future[Job] = Future()
-        try:
-            made.set_result(make())
-        except Exception as error:
-            made.set_exception(error)
-        then(made)
 
 
 @pytest.mark.parametrize("ending", ["close", "abort", "fail_all"])

@@ -8,12 +8,12 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import cast
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.aside import Aside
 from tests.fake_grammar import ManualExecutor, ScriptedCompiler, scripted_chain, scripted_repeat
 from tests.fake_runner import BROKEN, END_ID, OTHER_END_ID, TOKEN_BYTES, BrokenModel, token
 from tests.fakes import FakeEngine, expected_answer, expected_scores, make_request
@@ -22,7 +22,6 @@ from palmette.constrained import Grammar, GrammarError
 from palmette.runtime.batch import NOT_FINITE
 from palmette.runtime.detokenizer import Detokenizer
 from palmette.runtime.intake import Intake
-from palmette.runtime.jobs import Job
 from palmette.runtime.messages import AbortRequest, FromScheduler, NewRequest, SessionOptions, StepOutput, ToScheduler
 from palmette.runtime.program import (
     Delta,
@@ -100,25 +99,6 @@ class TurnInbox:
 
     def wake(self) -> None:
         """Nothing waits."""
-
-
-class Aside:
-    """What another thread is to do, when it is told to."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Callable[[], Job], Callable[[Future[Job]], None]]] = []
-
-    def __call__(self, make: Callable[[], Job], then: Callable[[Future[Job]], None]) -> None:
-        self.waiting.append((make, then))
-
-    def run_next(self) -> None:
-        make, then = self.waiting.pop(0)
-        made: Future[Job] = Future()
-        try:
-            made.set_result(make())
-        except Exception as error:
-            made.set_exception(error)
-        then(made)
 
 
 class Program:
