@@ -57,7 +57,7 @@ def test_wheel_holds_every_module(wheel_names: set[str]) -> None:
     assert {"palmette/py.typed", "palmette/__main__.py"} <= wheel_names
     page = {
         f"palmette/runtime/server/static/{name}"
-        for name in ("index.html", "page.js", "page.css", "docs.html", "docs.js", "docs.css")
+        for name in ("index.html", "key.js", "page.js", "page.css", "docs.html", "docs.js", "docs.css")
     }
     assert page <= wheel_names
 

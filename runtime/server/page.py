@@ -19,7 +19,7 @@ from palmette.runtime.tokenizer import Tokenizer
 from .errors import ApiError
 from .page_files import add_file
 
-PUBLIC_PATHS = frozenset(("/", "/page/page.js", "/page/page.css"))
+PUBLIC_PATHS = frozenset(("/", "/page/key.js", "/page/page.js", "/page/page.css"))
 """The page itself, which holds nothing: it is answered without an API key and asks for one. `/page/state` needs it."""
 
 MOST_NODES = 200
@@ -75,6 +75,7 @@ def routes(service: EngineService, settings: ServerSettings) -> APIRouter:
         return router
     watch = _Watch(service, texts=is_private(settings))
     add_file(router, "/", "index.html", "text/html")
+    add_file(router, "/page/key.js", "key.js", "text/javascript")
     add_file(router, "/page/page.js", "page.js", "text/javascript")
     add_file(router, "/page/page.css", "page.css", "text/css")
 

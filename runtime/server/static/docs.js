@@ -2,8 +2,7 @@
 // text reaches the document only as text nodes.
 "use strict";
 
-const KEY = "palmette-key", THEME = "palmette-theme", DEEPEST = 6;
-const $ = (id) => document.getElementById(id);
+const THEME = "palmette-theme", DEEPEST = 6;
 let api = null;
 
 function make(name, className, ...children) {
@@ -28,11 +27,6 @@ function prose(text) {
 
 // -- asking --------------------------------------------------------------------------------------------------------
 
-const keyed = () => {
-  const key = sessionStorage.getItem(KEY);
-  return key === null ? {} : { authorization: `Bearer ${key}` };
-};
-
 async function load() {
   for (;;) {
     const answer = await fetch("openapi.json", { headers: keyed(), cache: "no-store" });
@@ -40,25 +34,6 @@ async function load() {
     if (answer.status !== 401) throw new Error(`the server answered ${answer.status}`);
     await askForKey();
   }
-}
-
-function askForKey() {
-  const tried = sessionStorage.getItem(KEY) !== null;
-  sessionStorage.removeItem(KEY);
-  $("ask-note").textContent = tried
-    ? "The server does not take this key. Try another one."
-    : "This server asks for a key. It is kept in this tab only.";
-  if (!$("ask").open) $("ask").showModal();
-  return new Promise((resolve) => {
-    $("key-form").onsubmit = (event) => {
-      event.preventDefault();
-      sessionStorage.setItem(KEY, $("key").value.trim().replace(/[^\x21-\x7e]/g, ""));
-      $("key").value = "";
-      $("ask").close();
-      resolve();
-    };
-    $("ask").oncancel = (event) => event.preventDefault();
-  });
 }
 
 // -- schemas -------------------------------------------------------------------------------------------------------

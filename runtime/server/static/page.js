@@ -2,9 +2,8 @@
 // document only as text nodes.
 "use strict";
 
-const PERIOD_MS = 1000, TIMEOUT_MS = 10000, WINDOW_S = 120, KEY = "palmette-key", THEME = "palmette-theme";
+const PERIOD_MS = 1000, TIMEOUT_MS = 10000, WINDOW_S = 120, THEME = "palmette-theme";
 const SVG = "http://www.w3.org/2000/svg";
-const $ = (id) => document.getElementById(id);
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const count = (number) => (number < 10000 ? whole.format(number) : short.format(number));
@@ -24,9 +23,7 @@ function element(name, attributes = {}, ...children) {
 let last = null, drawnTree = "", samples = [];
 
 async function ask() {
-  const key = sessionStorage.getItem(KEY);
-  const headers = key === null ? {} : { authorization: `Bearer ${key}` };
-  const answer = await fetch("page/state", { headers, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+  const answer = await fetch("page/state", { headers: keyed(), cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
   if (answer.ok) return answer.json();
   const said = await answer.json().catch(() => null);
   const message = said?.error?.message ?? `the server answered ${answer.status}`;
@@ -50,25 +47,6 @@ function live(kind, text) {
   $("state").dataset.kind = kind;
   set("state", text);
   $("main").classList.toggle("stale", kind !== "live");
-}
-
-function askForKey() {
-  const tried = sessionStorage.getItem(KEY) !== null;
-  sessionStorage.removeItem(KEY);
-  $("ask-note").textContent = tried
-    ? "The server does not take this key. Try another one."
-    : "This server asks for a key. It is kept in this tab only.";
-  if (!$("ask").open) $("ask").showModal();
-  return new Promise((resolve) => {
-    $("key-form").onsubmit = (event) => {
-      event.preventDefault();
-      sessionStorage.setItem(KEY, $("key").value.trim().replace(/[^\x21-\x7e]/g, ""));
-      $("key").value = "";
-      $("ask").close();
-      resolve();
-    };
-    $("ask").oncancel = (event) => event.preventDefault();
-  });
 }
 
 // -- numbers -------------------------------------------------------------------------------------------------------
