@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 
 from palmette.runtime.errors import EngineError, RequestError
@@ -23,7 +22,6 @@ from .process_messages import (
 )
 from .sockets import Sender, encode
 
-logger = logging.getLogger("palmette.server")
 
 _LOOK_EVERY_S = 0.02
 
@@ -39,6 +37,7 @@ class ParentPrograms:
         self._client = client
         self._parent = parent
         self._sessions: dict[int, ServiceSession] = {}
+        self._refused: dict[int, EngineError] = {}  # why a program could not be opened
         self._events: dict[int, list[Event]] = {}
         self._questions: set[asyncio.Task[None]] = set()
         self._unfinished: dict[int, set[int]] = {}  # generations and selects of each program that have not ended
@@ -67,13 +66,13 @@ class ParentPrograms:
         try:
             self._sessions[message.program] = self._client.open(partial(self._report, message.program), message.options)
         except EngineError as error:  # its nodes will be told
-            logger.warning("a program could not be opened: %s", error)
+            self._refused[message.program] = error
 
     def _extend(self, message: ExtendProgram) -> None:
         session = self._sessions.get(message.program)
         try:
-            if session is None:  # it could not be opened; or it was closed by another thread of the parent's
-                raise EngineError("the engine has failed; launch another one")
+            if session is None:
+                raise self._refused.get(message.program) or EngineError("this program was closed")
             waiting = self._unfinished.setdefault(message.program, set())
             waiting.update(node.id for node in message.nodes if isinstance(node, Generate | Select))
             session.extend(message.nodes)
@@ -87,6 +86,7 @@ class ParentPrograms:
 
     def _close(self, message: CloseProgram) -> None:
         session = self._sessions.pop(message.program, None)
+        self._refused.pop(message.program, None)
         self._events.pop(message.program, None)
         self._unfinished.pop(message.program, None)
         if session is not None:

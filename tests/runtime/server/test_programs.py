@@ -342,11 +342,15 @@ def test_draining_ends_what_is_idle_and_then_the_rest(tiny_engine: Engine) -> No
             f"{channel}/messages/1",
             json=[{"type": "open", "program": 1}, {"type": "extend", "program": 1, "nodes": nodes}],
         )
-        server.on_loop(server.app.state.programs.drain)
-        assert "shutting down" in error_of(client.get(f"/programs/{idle}/events"))[2]
-        for path in (f"/programs/{busy}", channel):
-            *_, result, last = parsed(client.get(f"{path}/events").text)
-            assert "generated" in json.dumps(result)
-            assert last["data"] == {"reason": "the server is shutting down"}
+        with (
+            client.stream("GET", f"/programs/{busy}/events") as of_program,
+            client.stream("GET", f"{channel}/events") as of_channel,
+        ):
+            server.on_loop(server.app.state.programs.drain)
+            assert "shutting down" in error_of(client.get(f"/programs/{idle}/events"))[2]
+            for listening in (of_program, of_channel):
+                *_, result, last = parsed(listening.read().decode())
+                assert "generated" in json.dumps(result)
+                assert last["data"] == {"reason": "the server is shutting down"}
         assert client.post("/programs", json={}).status_code == 503
         assert client.post("/channels").status_code == 503
