@@ -31,6 +31,7 @@ class KVStorage:
     def __init__(self, config: ModelConfig, placement: Placement, *, num_pages: int, page_size: int) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
+        self.placement = placement
         kv_heads, _ = kv_share(config.num_kv_heads, placement)
         shape = (config.num_layers, num_pages * page_size, kv_heads, config.head_dim)
         # Not filled: no slot is read before it was written, and a CPU's memory is resident only once it was touched.

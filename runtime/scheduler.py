@@ -241,6 +241,7 @@ class Scheduler:
         rows = self.plan_step()
         if not rows:
             return None
+        rows.sort(key=_is_decode, reverse=True)  # attention has kernels for those
         self._steps += 1
         plan = build_plan(self._steps, rows, self._memory.page_size)
         for row in rows:
@@ -515,6 +516,10 @@ class Scheduler:
         assert {request.id for request in active} == self._requests.keys()
         if self._mask_table is not None:
             self._mask_table.check_invariants()
+
+
+def _is_decode(row: Row) -> bool:
+    return row.count == 1
 
 
 def _sampling_error(row: Row, failure: int) -> EngineError:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from palmette.runtime.batch import Int32Array, StepPlan
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from palmette.runtime.layers.attention import RadixAttention
+    from palmette.runtime.layers.rotary import Angles
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class AttentionPlan:
         page_indptr: [R + 1], into page_ids.
         page_ids: pages of each row's whole context, in order; the last may be partly filled.
         seq_lens: [R], tokens of context including this step's.
+        num_decodes: the first so many rows have one token each; a row after them may have one as well.
     """
 
     kv_slots: Int32Array
@@ -30,11 +34,14 @@ class AttentionPlan:
     page_indptr: Int32Array
     page_ids: Int32Array
     seq_lens: Int32Array
+    num_decodes: int = 0
 
     @classmethod
     def of(cls, plan: StepPlan) -> AttentionPlan:
         """The part of `plan` that attention needs."""
-        return cls(plan.kv_slots, plan.query_indptr, plan.page_indptr, plan.page_ids, plan.seq_lens)
+        counts = np.diff(plan.query_indptr)
+        num_decodes = len(counts) if (counts == 1).all() else int((counts != 1).argmax())
+        return cls(plan.kv_slots, plan.query_indptr, plan.page_indptr, plan.page_ids, plan.seq_lens, num_decodes)
 
 
 class AttentionBackend(Protocol):
@@ -43,12 +50,13 @@ class AttentionBackend(Protocol):
     def plan(self, batch: AttentionPlan) -> None:
         """Prepare for a step's rows. Must not wait for the device."""
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, layer: RadixAttention) -> Tensor:
-        """Write k and v at the step's kv_slots, then attend.
+    def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
+        """Turn queries and keys by their positions' angles, write keys and values at the step's kv_slots, attend.
 
         Args:
-            q: [T, layer.num_heads, layer.head_dim].
-            k, v: [T, layer.num_kv_heads, layer.head_dim].
+            qkv: [T, layer.num_heads + 2 * layer.num_kv_heads, layer.head_dim], contiguous: queries, keys, values. The
+                backend may overwrite it.
+            angles: of the tokens' positions; None leaves queries and keys as they are.
 
         Returns:
             [T, layer.num_heads, layer.head_dim]. The token at position p of a row sees positions 0 to p of it, or the

@@ -15,6 +15,8 @@ from torch.nn import functional
 from palmette.runtime.batch import Int32Array
 from palmette.runtime.kv_storage import KVStorage
 from palmette.runtime.layers.attention import RadixAttention
+from palmette.runtime.layers.operators import operators_for
+from palmette.runtime.layers.rotary import Angles
 
 from .base import AttentionPlan
 
@@ -95,6 +97,7 @@ class TorchNativeAttention:
 
     def __init__(self, storage: KVStorage) -> None:
         self._storage = storage
+        self._rotate = operators_for(storage.placement).rotate
         self._kv_slots = torch.empty(0, dtype=torch.int64)
         self._rows: tuple[Row, ...] = ()
         self._work: dict[int | None, _Work] = {}
@@ -105,8 +108,11 @@ class TorchNativeAttention:
         self._rows = tuple(_rows(batch, self._storage.page_size))
         self._work = {}
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, layer: RadixAttention) -> Tensor:
-        """Write k and v, then attend; shapes as in `AttentionBackend.run`."""
+    def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
+        """Turn, write and attend; shapes as in `AttentionBackend.run`."""
+        heads, kv_heads = layer.num_heads, layer.num_kv_heads
+        qk = qkv if angles is None else self._rotate(qkv, heads + kv_heads, *angles)
+        q, k, v = qk[:, :heads], qk[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
         self._storage.write(layer.layer_id, self._kv_slots, k, v)
         if layer.sliding_window not in self._work:
             self._work[layer.sliding_window] = self._prepare(layer.sliding_window)

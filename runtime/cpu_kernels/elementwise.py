@@ -29,13 +29,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tens
 
 
 def norm_heads(x: Tensor, heads: int, kv_heads: int, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
-    """The first heads of x [M, H, head_dim], each normalised by itself -> [M, heads + kv_heads, head_dim].
+    """x [M, H, head_dim] with each of its first heads normalised by itself.
 
     Args:
         weight: [2, head_dim], of the first `heads` and of the `kv_heads` after them.
     """
-    out = torch.empty(len(x), heads + kv_heads, x.shape[2])
-    _norm_heads(len(x))(x.numpy(), heads, weight.numpy(), np.float32(eps), np.float32(offset), out.numpy())
+    out = x.clone()
+    normal = out[:, : heads + kv_heads]
+    _norm_heads(len(x))(x.numpy(), heads, weight.numpy(), np.float32(eps), np.float32(offset), normal.numpy())
     return out
 
 

@@ -6,6 +6,8 @@ from torch import Tensor, nn
 
 from palmette.runtime.attention.base import AttentionBackend
 
+from .rotary import Angles
+
 
 class RadixAttention(nn.Module):
     """Attention over the pages of each row's context, this step's tokens included.
@@ -38,6 +40,6 @@ class RadixAttention(nn.Module):
         self.scale = head_dim**-0.5 if scale is None else scale
         self.softcap = softcap
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, attention: AttentionBackend) -> Tensor:
-        """q [T, num_heads, head_dim], k and v [T, num_kv_heads, head_dim] -> [T, num_heads, head_dim]."""
-        return attention.run(q, k, v, self)
+    def forward(self, qkv: Tensor, angles: Angles | None, attention: AttentionBackend) -> Tensor:
+        """qkv [T, num_heads + 2 * num_kv_heads, head_dim] -> [T, num_heads, head_dim]; see `AttentionBackend.run`."""
+        return attention.run(qkv, self, angles)

@@ -40,7 +40,7 @@ class HeadNorm(nn.Module):
         self.weight = placement.empty(2, head_dim)
 
     def forward(self, qkv: Tensor, heads: int, kv_heads: int) -> Tensor:
-        """Of [T, heads + 2 * kv_heads, head_dim], the queries and keys [T, heads + kv_heads, head_dim]."""
+        """qkv [T, heads + 2 * kv_heads, head_dim] with its queries and keys normalised."""
         return self._norm_heads(qkv, heads, kv_heads, self.weight, self.eps, self.offset)
 
     def slots(self, query: str, key: str) -> Slots:

@@ -27,9 +27,9 @@ class NormHeads(Protocol):
     def __call__(
         self, x: Tensor, heads: int, kv_heads: int, weight: Tensor, eps: float, offset: float = 0.0, /
     ) -> Tensor:
-        """Normalise each of the first heads of x [T, H, head_dim] -> [T, heads + kv_heads, head_dim].
+        """x [T, H, head_dim] with each of its first heads normalised.
 
-        The first row of weight [2, head_dim] is for `heads` of them, the second for `kv_heads`.
+        The first row of weight [2, head_dim] is for `heads` of them, the second for `kv_heads`; the rest stay.
         """
 
 
@@ -78,7 +78,8 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0, /) -> 
 def _norm_heads(x: Tensor, heads: int, kv_heads: int, weight: Tensor, eps: float, offset: float = 0.0, /) -> Tensor:
     normal = functional.rms_norm(x[:, : heads + kv_heads].float(), x.shape[2:], eps=eps)
     query, key = (weight.float() + offset).unbind(0)
-    return torch.cat((normal[:, :heads] * query, normal[:, heads:] * key), dim=1).to(x.dtype)
+    scaled = torch.cat((normal[:, :heads] * query, normal[:, heads:] * key), dim=1)
+    return torch.cat((scaled.to(x.dtype), x[:, heads + kv_heads :]), dim=1)
 
 
 def _silu_and_mul(gate_up: Tensor, /) -> Tensor:

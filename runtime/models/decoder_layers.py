@@ -39,7 +39,6 @@ class Attention(nn.Module):
         self.qk_norm = _head_norm(config, placement) if config.qk_norm else None
         self._fused = config.fused_projections
         self._rope = config.rope_of(layer_id)
-        self._rotate = operators_for(placement).rotate
         self.attention = RadixAttention(
             layer_id,
             num_heads=self.qkv_proj.num_heads,
@@ -54,10 +53,9 @@ class Attention(nn.Module):
         """[T, hidden] -> [T, hidden], or [W, hidden] of the tokens `wanted` [W]."""
         heads, kv_heads = self.attention.num_heads, self.attention.num_kv_heads
         qkv = self.qkv_proj(x).view(len(x), heads + 2 * kv_heads, self.attention.head_dim)
-        qk = qkv if self.qk_norm is None else self.qk_norm(qkv, heads, kv_heads)
-        if self._rope is not None:
-            qk = self._rotate(qk, heads + kv_heads, *angles[self._rope])
-        out = self.attention(qk[:, :heads], qk[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :], attention)
+        if self.qk_norm is not None:
+            qkv = self.qk_norm(qkv, heads, kv_heads)
+        out = self.attention(qkv, None if self._rope is None else angles[self._rope], attention)
         out = out.reshape(len(x), heads * self.attention.head_dim)
         return self.o_proj(picked(out, wanted))  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
 

@@ -73,7 +73,7 @@ class _Seat:
         q, k, v = (x[0].transpose(0, 1).to(self._dtype) for x in (call.q, call.k, call.v))
         if self._padding:
             v = nn.functional.pad(v, (0, self._padding))
-        out = self._step.attention.run(q.contiguous(), k, v, self._layer)
+        out = self._step.attention.run(torch.cat((q, k, v), dim=1), self._layer)
         return out[None, ..., : out.shape[-1] - self._padding].to(call.v.dtype)
 
 

@@ -22,7 +22,6 @@ from .process_messages import (
 )
 from .sockets import Sender, encode
 
-
 _LOOK_EVERY_S = 0.02
 
 

@@ -117,7 +117,7 @@ def check(case: Case, *, scale: float | None = None, backend: str | None = None)
     new_k, new_v = (
         torch.cat([x[before:] for x, (before, _) in zip(xs, case.rows, strict=True)]) for xs in (keys, values)
     )
-    out = attention.run(torch.cat(queries), new_k, new_v, layer)
+    out = attention.run(torch.cat((torch.cat(queries), new_k, new_v), dim=1), layer)
     expected = [
         attend(q, k, v, layer.scale, case.window, case.softcap) for q, k, v in zip(queries, keys, values, strict=True)
     ]
