@@ -27,6 +27,22 @@ MOST_SECONDS = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Sizes of an engine on one kind of device; see `EngineConfig`."""
+
+    page_size: int
+    max_running_requests: int
+    chunk_size: int
+    mem_fraction: float
+
+
+_SIZES = {
+    "cpu": Sizes(page_size=1, max_running_requests=256, chunk_size=2048, mem_fraction=0.25),
+    "cuda": Sizes(page_size=16, max_running_requests=1024, chunk_size=8192, mem_fraction=0.85),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """How an engine runs a model.
 
@@ -44,10 +60,13 @@ class EngineConfig:
         device: "cpu", "cuda", "cuda:1"; None picks a GPU where there is one.
         context_length: most tokens of prompt and output; None is the model's own.
         max_total_tokens: size of the KV pool in tokens; None sizes it from memory_bytes.
-        memory_bytes: memory for the KV pool where max_total_tokens is None; None picks a share of what is free.
-        page_size: tokens a page; None is the device's default (1 on a CPU).
-        max_running_requests: most requests in the running batch.
-        chunk_size: most tokens computed in one step: longer prompts are computed in chunks.
+        memory_bytes: memory for the KV pool where max_total_tokens is None; None sizes it from mem_fraction.
+        mem_fraction: on a GPU, the part of its whole memory that weights, the largest step and the KV pool may take
+            together; on a CPU, the part of its free memory that the pool may take. None is 0.85 and 0.25.
+        page_size: tokens a page; None is 16 on a GPU and 1 on a CPU.
+        max_running_requests: most requests in the running batch; None is 1024 on a GPU and 256 on a CPU.
+        chunk_size: most tokens computed in one step: longer prompts are computed in chunks. None is 8192 on a GPU and
+            2048 on a CPU.
         policy: order of the waiting queue: "fcfs" first come, first served; "lpm" longest cached prefix first;
             "dfs-weight" through the radix cache, subtrees that most wait for first; "random".
         max_wait_s: seconds for which later requests may begin before a waiting one, counted from the first that does.
@@ -61,7 +80,10 @@ class EngineConfig:
         jump_forward: append text that a grammar forces without sampling it.
         overlap: launch each step before the one before it is processed; None does where a GPU computes.
         seed: of random weights and of requests that name no seed.
-        attention_backend: None picks the device's best.
+        attention_backend: "flashinfer", with the extra `palmette[gpu]` on an NVIDIA GPU; "triton", Palmette's own
+            kernels for GPUs; "cpu", for float32 on a CPU; "torch_native", anywhere and slowly. None picks the quickest
+            of those that can be used.
+        cuda_graphs: on a GPU, record small steps when their size first occurs, and replay them without the host's part.
         mask_rows: rows of the grammar mask table.
         grammar_backend: what compiles grammars: "native"; or "llguidance", "xgrammar" or "outlines", whose packages are
             the extra `palmette[grammars]`, and which cannot promise that an answer is complete within max_tokens.
@@ -81,9 +103,10 @@ class EngineConfig:
     context_length: int | None = None
     max_total_tokens: int | None = None
     memory_bytes: int | None = None
+    mem_fraction: float | None = None
     page_size: int | None = None
-    max_running_requests: int = 256
-    chunk_size: int = 2048
+    max_running_requests: int | None = None
+    chunk_size: int | None = None
     policy: Policy = "lpm"
     max_wait_s: float = 2.0
     max_queued_requests: int = 16384
@@ -93,6 +116,7 @@ class EngineConfig:
     overlap: bool | None = None
     seed: int | None = None
     attention_backend: str | None = None
+    cuda_graphs: bool = True
     mask_rows: int = 4096
     grammar_backend: GrammarBackendName = "native"
     grammar_cache_bytes: int = 512 << 20
@@ -113,6 +137,12 @@ class EngineConfig:
             most = _MOST.get(name, _LARGEST)
             if value is not None and value > most and name not in _IN_BYTES:
                 raise RequestError(f"{name} must be a whole number of at most {most}, not {value!r}")
+        if self.mem_fraction is not None and (
+            isinstance(self.mem_fraction, bool)
+            or not isinstance(self.mem_fraction, int | float)
+            or not 0 < self.mem_fraction <= 1
+        ):
+            raise RequestError(f"mem_fraction must be a number above 0 and at most 1, not {self.mem_fraction!r}")
         for name, least in _SECONDS.items():
             _check_seconds(name, getattr(self, name), least)
         for name in _SWITCHES:
@@ -124,6 +154,16 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise RequestError(f"{name} must be a string or None, not {value!r}")
+
+    def sizes_for(self, device_type: str) -> Sizes:
+        """The sizes that depend on the device: what was set, or the default of "cuda" or "cpu"."""
+        usual = _SIZES[device_type]
+        return Sizes(
+            page_size=self.page_size or usual.page_size,
+            max_running_requests=self.max_running_requests or usual.max_running_requests,
+            chunk_size=self.chunk_size or usual.chunk_size,
+            mem_fraction=self.mem_fraction or usual.mem_fraction,
+        )
 
 
 def _check_seconds(name: str, value: object, least: float) -> None:
@@ -151,9 +191,10 @@ class EngineSettings(TypedDict, total=False):
     context_length: int | None
     max_total_tokens: int | None
     memory_bytes: int | None
+    mem_fraction: float | None
     page_size: int | None
-    max_running_requests: int
-    chunk_size: int
+    max_running_requests: int | None
+    chunk_size: int | None
     policy: Policy
     max_wait_s: float
     max_queued_requests: int
@@ -163,6 +204,7 @@ class EngineSettings(TypedDict, total=False):
     overlap: bool | None
     seed: int | None
     attention_backend: str | None
+    cuda_graphs: bool
     mask_rows: int
     grammar_backend: GrammarBackendName
     grammar_cache_bytes: int
@@ -177,7 +219,7 @@ _CHOICES = {
     "generation_config": get_args(GenerationConfig),
     "grammar_backend": get_args(GrammarBackendName),
 }
-_SWITCHES = ("offline", "radix_cache", "jump_forward")
+_SWITCHES = ("offline", "radix_cache", "jump_forward", "cuda_graphs")
 _SECONDS = {"max_wait_s": 0.0, "request_timeout_s": 0.001}
 _LARGEST = 2**31 - 1  # tokens and pages are counted in 32 bits
 _IN_BYTES = ("memory_bytes", "grammar_cache_bytes")

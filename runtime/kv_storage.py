@@ -25,15 +25,16 @@ class KVStorage:
     """Keys and values of `num_pages` pages. Slot s is token s % page_size of page s // page_size.
 
     Attributes:
+        spare_page: one page more than the pool's, for tokens that fill up a step and belong to nobody.
         keys, values: one tensor a layer, [num_pages * page_size, kv_heads, head_dim].
     """
 
     def __init__(self, config: ModelConfig, placement: Placement, *, num_pages: int, page_size: int) -> None:
-        self.num_pages = num_pages
+        self.num_pages = self.spare_page = num_pages
         self.page_size = page_size
         self.placement = placement
         kv_heads, _ = kv_share(config.num_kv_heads, placement)
-        shape = (config.num_layers, num_pages * page_size, kv_heads, config.head_dim)
+        shape = (config.num_layers, (num_pages + 1) * page_size, kv_heads, config.head_dim)
         # Not filled: no slot is read before it was written, and a CPU's memory is resident only once it was touched.
         self.keys = torch.empty(shape, dtype=placement.dtype, device=placement.device).unbind(0)
         self.values = torch.empty(shape, dtype=placement.dtype, device=placement.device).unbind(0)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from palmette.constrained import MaskTable, Vocabulary, grammar_backend
+from palmette.constrained.collector import UNCOLLECTED
+from palmette.constrained.compiler import warm_up
 from palmette.constrained.limits import DEFAULT_LIMITS
 
 from .config import EngineConfig
 from .engine import Engine
-from .errors import RequestError
+from .errors import ModelLoadError, RequestError
 from .forced_text import ForcedText
 from .generation_config import sampling_defaults
 from .grammar_cache import GrammarCache
@@ -20,6 +25,7 @@ from .grammar_compiler import GrammarCompiler
 from .grammar_queue import GrammarQueue
 from .grammar_store import GrammarStore
 from .model_path import find_model, model_name
+from .models import ModelConfig
 from .program import ModelInfo
 from .scheduler import Scheduler
 from .tokenizer import Tokenizer
@@ -55,13 +61,18 @@ def load_scheduler(config: EngineConfig) -> LoadedEngine:
         RequestError: a setting does not fit the model or the device.
         GrammarBackendError: the package of the grammar backend is not installed.
     """
-    from .model_runner import ModelRunner  # loads torch, which a scheduler of another runner does without
-
     grammar_backend(config.grammar_backend)  # before anything large is read
     path = find_model(config.model, revision=config.revision, offline=config.offline)
-    tokenizer = Tokenizer.load(path)
     defaults = sampling_defaults(path) if config.generation_config == "auto" else {}
-    runner = ModelRunner.load(path, config, valid_vocab=len(tokenizer.token_bytes))
+    with UNCOLLECTED, _beside() as pool:  # collecting would take a tenth of the time of imports
+        reading = pool.submit(Tokenizer.load, path)
+        from .model_runner import ModelRunner  # loads torch, which a scheduler of another runner does without
+
+        tokenizer = reading.result()
+        warming = pool.submit(_warm_grammars, path, tokenizer) if config.grammar_backend == "native" else None
+        runner = ModelRunner.load(path, config, valid_vocab=len(tokenizer.token_bytes))
+        if warming is not None:
+            warming.result()
     scheduler = build_scheduler(runner, tokenizer, config)
     info = ModelInfo(
         name=model_name(config.model, path),
@@ -73,8 +84,26 @@ def load_scheduler(config: EngineConfig) -> LoadedEngine:
         special_tokens=tokenizer.special_tokens,
         sampling_defaults=defaults,
     )
-    on_gpu = runner.model.placement.device.type == "cuda"  # a CPU has nobody to overlap with
+    on_gpu = runner.device.type == "cuda"  # a CPU has nobody to overlap with
     return LoadedEngine(scheduler, tokenizer, info, on_gpu if config.overlap is None else config.overlap)
+
+
+@contextmanager
+def _beside() -> Iterator[Executor]:
+    """Threads for what can be done while the weights are read; an error in the block does not wait for them."""
+    pool = ThreadPoolExecutor(2, thread_name_prefix="palmette-loading")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False)
+
+
+def _warm_grammars(path: Path, tokenizer: Tokenizer) -> None:
+    """Do now what `grammar_queue` would do later: the compiled loops, and the vocabulary that grammars are made for."""
+    warm_up()
+    if path.is_dir():
+        with suppress(ModelLoadError):  # it is for the model's loader to tell
+            _ = tokenizer.vocabulary(ModelConfig.from_folder(path).vocab_size).slices
 
 
 def build_scheduler(runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig) -> Scheduler:
@@ -86,6 +115,7 @@ def build_scheduler(runner: ModelRunner, tokenizer: Tokenizer, config: EngineCon
         num_pages=runner.num_pages,
         page_size=runner.page_size,
         context_length=context_length(runner, config),
+        device_type=runner.device.type,
         vocab_size=min(runner.config.vocab_size, len(tokenizer.token_bytes)),  # more logits than tokens are common
         mask_table=MaskTable(config.mask_rows, vocabulary),
         grammar_queue=grammar_queue(vocabulary, config),

@@ -93,19 +93,21 @@ class PenaltyCounts:
         Args:
             slots: [S], slots that were sampled; those without penalties are passed over.
             seq_lens: [S], tokens of context before the sampled one.
-            token_ids: [S] int64 on the device; negative where sampling failed.
+            token_ids: [S] int32 or int64 on the device; negative where sampling failed.
         """
-        sampled = self._penalised(slots)
+        sampled = self.rows_of(slots)
         if not sampled:
             return
         for index in sampled:
             self._counted[int(slots[index])] = int(seq_lens[index]) + 1
-        tokens = token_ids[self._upload(sampled)].clamp(min=0)
-        self._counts[self._rows_of(slots, sampled), tokens] += 1
+        tokens = token_ids[self._upload(sampled)].long().clamp(min=0)
+        self._counts[self._counted_in(slots, sampled), tokens] += 1
 
-    def any_of(self, slots: Int32Array) -> bool:
-        """Whether any of these slots has penalties."""
-        return bool(self._penalised(slots))
+    def rows_of(self, slots: Int32Array) -> list[int]:
+        """The indices into `slots` of those that have penalties."""
+        if not self._row_of:
+            return []
+        return [index for index, slot in enumerate(slots.tolist()) if slot in self._row_of]
 
     def apply(self, scores: Tensor, slots: Int32Array) -> None:
         """Penalise the rows of `scores`, [S, V] float32, whose slots have penalties; in place.
@@ -113,10 +115,10 @@ class PenaltyCounts:
         The repetition penalty comes first (as in transformers: tokens of prompt and output; positive logits are
         divided, negative ones multiplied), then OpenAI's frequency and presence penalties (tokens of the output).
         """
-        penalised = self._penalised(slots)
+        penalised = self.rows_of(slots)
         if not penalised:
             return
-        index, rows = self._upload(penalised), self._rows_of(slots, penalised)
+        index, rows = self._upload(penalised), self._counted_in(slots, penalised)
         repetition, frequency, presence = self._coefficients[rows].T[:, :, None]
         counts = self._counts[rows]
         generated = counts > 0
@@ -125,12 +127,7 @@ class PenaltyCounts:
         penalty = frequency * counts + presence * generated
         scores[index] = torch.where(generated | self._in_prompt[rows], repeated, plain) - penalty
 
-    def _penalised(self, slots: Int32Array) -> list[int]:
-        if not self._row_of:
-            return []
-        return [index for index, slot in enumerate(slots.tolist()) if slot in self._row_of]
-
-    def _rows_of(self, slots: Int32Array, chosen: list[int]) -> Tensor:
+    def _counted_in(self, slots: Int32Array, chosen: list[int]) -> Tensor:
         return self._upload([self._row_of[int(slots[index])] for index in chosen])
 
     def _upload(self, integers: npt.ArrayLike) -> Tensor:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from .batch import StepMasks, StepPlan, StepResult
 from .errors import EngineError
-from .sampler import Sampled, Sampler
+from .host_copies import HostCopy
+from .sampled import Sampled
+from .sampler import Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,18 @@ class Scores:
         """A view of some places."""
         return Scores(self.logprobs[part], self.top_ids[part], self.top_logprobs[part])
 
-    def to_host(self) -> Scores:
-        """The same on the host, or on their way there."""
-        return Scores(_to_host(self.logprobs), _to_host(self.top_ids), _to_host(self.top_logprobs))
+    def words(self) -> Tensor:
+        """All of them as int32 [P * (1 + 2 K)], one after the other; numbers as their bits."""
+        parts = (self.logprobs.view(torch.int32), self.top_ids, self.top_logprobs.view(torch.int32))
+        return torch.cat([part.flatten() for part in parts])
+
+    def moved(self, words: Tensor) -> Scores:
+        """The same in other memory: where `words` came to."""
+        places, top = self.top_ids.shape
+        logprobs, ids, likeliest = torch.split(words, [places, places * top, places * top])
+        return Scores(
+            logprobs.view(torch.float32), ids.view(places, top), likeliest.view(torch.float32).view(places, top)
+        )
 
 
 class DeviceTimer:
@@ -94,6 +105,7 @@ class RunnerStep:
         self._timer = timer
         self._timer.pause()
         self._sampled: Sampled | None = None
+        self._copies: tuple[HostCopy, HostCopy | None] | None = None
 
     def sample(self, masks: StepMasks | None = None) -> None:
         """Sample the step's rows, also where there are none: the sampler counts tokens that were forced.
@@ -104,34 +116,33 @@ class RunnerStep:
             raise EngineError(f"step {self._plan.step} was sampled twice")
         self._timer.resume()
         with torch.inference_mode():
-            sampled = self._sampler.sample(self._logits, self._plan, masks)
+            self._sampled = self._sampler.sample(self._logits, self._plan, masks)
             self._logits = None
-            top = tuple(None if pair is None else (_to_host(pair[0]), _to_host(pair[1])) for pair in sampled.top)
-            self._sampled = Sampled(_to_host(sampled.token_ids), _to_host(sampled.logprobs), top)
-            self._scores = self._scores.to_host()
+            begin = self._sampler.host_copies.begin
+            scored = len(self._plan.score_tokens) > 0
+            self._copies = begin(self._sampled.words), begin(self._scores.words()) if scored else None
         self._timer.stop()
 
     def result(self) -> StepResult:
         """Wait for the step. Rows that could not be sampled are marked in the result."""
-        if self._sampled is None:
+        if self._copies is None:
             self.sample()
+        assert self._copies is not None
         assert self._sampled is not None
         device_s = self._timer.wait()
-        return StepResult(
-            step=self._plan.step,
-            token_ids=self._sampled.token_ids.numpy(),
-            logprobs=self._sampled.logprobs.numpy(),
-            top_logprobs=tuple(
-                None if pair is None else (pair[0].numpy(), pair[1].numpy()) for pair in self._sampled.top
-            ),
-            score_logprobs=self._scores.logprobs.numpy(),
-            score_top=(self._scores.top_ids.numpy(), self._scores.top_logprobs.numpy()),
-            device_s=device_s,
-        )
-
-
-def _to_host(tensor: Tensor) -> Tensor:
-    if tensor.device.type == "cpu":
-        return tensor
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)
+        copied, copied_scores = self._copies
+        with torch.inference_mode():
+            sampled = self._sampled.moved(copied.take())
+            nothing = Scores.empty(0, 0, torch.device("cpu"))
+            scores = nothing if copied_scores is None else self._scores.moved(copied_scores.take())
+            return StepResult(
+                step=self._plan.step,
+                token_ids=sampled.token_ids.numpy(),
+                logprobs=sampled.logprobs.numpy(),
+                top_logprobs=tuple(
+                    None if pair is None else (pair[0].numpy(), pair[1].numpy()) for pair in sampled.top
+                ),
+                score_logprobs=scores.logprobs.numpy(),
+                score_top=(scores.top_ids.numpy(), scores.top_logprobs.numpy()),
+                device_s=device_s,
+            )

@@ -1,5 +1,7 @@
 """Reads and writes .safetensors files one tensor at a time, straight into the memory where it is wanted.
 
+Many tensors for a GPU are read by tensor_reader.py, which is told here where they lie.
+
 The safetensors package maps the whole file, and mapped pages count as the process's memory: loading would need two
 copies of the weights at its peak. Reading needs one, and can name the tensor that a damaged file breaks.
 
@@ -21,6 +23,7 @@ from torch import Tensor
 
 from .errors import ModelLoadError
 from .layers.placement import TensorSlot
+from .tensor_reader import StoredTensor
 
 _DTYPES = {
     "F64": torch.float64,
@@ -39,7 +42,7 @@ class SafetensorsFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         try:
             self._size = path.stat().st_size
             with path.open("rb") as file:
@@ -68,18 +71,31 @@ class SafetensorsFile:
         Raises:
             ModelLoadError: its shape is not the slot's, its dtype is not a float one, or the file is cut off.
         """
-        dtype, shape, begin, nbytes = self._entry(name)
-        if shape != slot.shape:
-            raise ModelLoadError(f"{self._path}: tensor {name!r} has shape {shape}, config.json asks for {slot.shape}")
+        stored = self.stored(name, slot)
+        begin, nbytes = stored.begin, math.prod(stored.shape) * stored.dtype.itemsize
         if slot.dim == 0:  # a slice of rows is one run of bytes
-            row_bytes = nbytes // slot.shape[0]
-            begin, nbytes = begin + slot.start * row_bytes, slot.length * row_bytes
+            begin, nbytes = begin + slot.start * stored.row_bytes, slot.length * stored.row_bytes
         target = slot.target
-        direct = slot.dim == 0 and target.dtype == dtype and target.device.type == "cpu" and target.is_contiguous()
-        buffer = target.detach() if direct else torch.empty(target.shape if slot.dim == 0 else shape, dtype=dtype)
+        direct = slot.dim == 0 and target.dtype == stored.dtype and target.device.type == "cpu"
+        if direct and target.is_contiguous():
+            self._read(name, begin, nbytes, target.detach())
+            return
+        buffer = torch.empty(target.shape if slot.dim == 0 else stored.shape, dtype=stored.dtype)
         self._read(name, begin, nbytes, buffer)
-        if not direct:
-            target.copy_(buffer if slot.dim == 0 else buffer.narrow(slot.dim, slot.start, slot.length))
+        target.copy_(buffer if slot.dim == 0 else buffer.narrow(slot.dim, slot.start, slot.length))
+
+    def stored(self, name: str, slot: TensorSlot) -> StoredTensor:
+        """Where the tensor `name` lies, which a slot is to be filled from.
+
+        Raises:
+            ModelLoadError: its shape is not the slot's, its dtype is not a float one, or the file is cut off.
+        """
+        stored = self._entry(name)
+        if stored.shape != slot.shape:
+            raise ModelLoadError(
+                f"{self.path}: tensor {name!r} has shape {stored.shape}, config.json asks for {slot.shape}"
+            )
+        return stored
 
     def check(self, name: str) -> None:
         """Look at a tensor without reading it.
@@ -89,8 +105,7 @@ class SafetensorsFile:
         """
         self._entry(name)
 
-    def _entry(self, name: str) -> tuple[torch.dtype, tuple[int, ...], int, int]:
-        """dtype, shape, place in the file and bytes of a tensor."""
+    def _entry(self, name: str) -> StoredTensor:
         try:
             entry = self._entries[name]
             kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
@@ -99,26 +114,26 @@ class SafetensorsFile:
         if not isinstance(kind, str) or not all(type(each) is int and each >= 0 for each in (*shape, begin, end)):
             raise self._damaged(name)
         if kind not in _DTYPES:
-            raise ModelLoadError(f"{self._path}: tensor {name!r} is {kind}; supported: {', '.join(_DTYPES)}")
+            raise ModelLoadError(f"{self.path}: tensor {name!r} is {kind}; supported: {', '.join(_DTYPES)}")
         if end - begin != math.prod(shape) * _DTYPES[kind].itemsize:
-            raise ModelLoadError(f"{self._path}: tensor {name!r} takes {end - begin} bytes, not those of its shape")
+            raise ModelLoadError(f"{self.path}: tensor {name!r} takes {end - begin} bytes, not those of its shape")
         if self._data + end > self._size:
             missing = self._data + end - self._size
-            raise ModelLoadError(f"{self._path} is cut off: tensor {name!r} ends {missing} bytes past the end of file")
-        return _DTYPES[kind], shape, self._data + begin, end - begin
+            raise ModelLoadError(f"{self.path} is cut off: tensor {name!r} ends {missing} bytes past the end of file")
+        return StoredTensor(self.path, name, _DTYPES[kind], shape, self._data + begin)
 
     def _damaged(self, name: str) -> ModelLoadError:
-        return ModelLoadError(f"{self._path}: the header's entry of tensor {name!r} is damaged")
+        return ModelLoadError(f"{self.path}: the header's entry of tensor {name!r} is damaged")
 
     def _read(self, name: str, begin: int, nbytes: int, buffer: Tensor) -> None:
-        with self._path.open("rb", buffering=0) as file:
+        with self.path.open("rb", buffering=0) as file:
             file.seek(begin)
             view = memoryview(buffer.reshape(-1).view(torch.uint8).numpy().data)
             done = 0
             while done < nbytes:
                 count = file.readinto(view[done:])
                 if not count:
-                    raise ModelLoadError(f"{self._path} ends within tensor {name!r}")
+                    raise ModelLoadError(f"{self.path} ends within tensor {name!r}")
                 done += count
 
 

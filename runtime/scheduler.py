@@ -73,7 +73,8 @@ class Scheduler:
 
     Args:
         runner: executes plans.
-        config: limits, policy and seed; its sizes that may be None are given here.
+        config: limits, policy and seed.
+        device_type: "cpu" or "cuda": whose sizes hold where `config` says none.
         num_pages, page_size: of the runner's KV storage.
         context_length: most tokens of prompt and output.
         vocab_size: how many tokens may be sampled, to refuse options that name another one; None does not check.
@@ -89,6 +90,7 @@ class Scheduler:
         num_pages: int,
         page_size: int,
         context_length: int,
+        device_type: str = "cpu",
         vocab_size: int | None = None,
         mask_table: MaskTable | None = None,
         grammar_queue: GrammarQueue | None = None,
@@ -96,7 +98,8 @@ class Scheduler:
         forced_text: ForcedText | None = None,
     ) -> None:
         self._runner = runner
-        self._chunk_size = config.chunk_size
+        sizes = config.sizes_for(device_type)
+        self._chunk_size = sizes.chunk_size
         self._context_length = context_length
         self._vocab_size = vocab_size
         self._clock = clock or MonotonicClock()
@@ -111,7 +114,7 @@ class Scheduler:
 
         self._requests: dict[str, Request] = {}  # active ones
         self._grammar_queue = grammar_queue
-        self._running = RunningBatch(self._memory, config.max_running_requests)
+        self._running = RunningBatch(self._memory, sizes.max_running_requests)
         self._queue_limit = QueueLimit(config.max_queued_requests)
         self._waiting = WaitingQueue(
             config, self._memory, self._running, self._estimate, self._clock, self._queue_limit

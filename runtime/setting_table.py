@@ -17,7 +17,7 @@ from .config import EngineConfig
 from .errors import RequestError
 from .server_settings import ServerSettings
 
-Kind = Literal["switch", "whole", "bytes", "seconds", "choice", "text", "list"]
+Kind = Literal["switch", "whole", "bytes", "seconds", "fraction", "choice", "text", "list"]
 Owner = Literal["engine", "server", "launch"]
 Value = str | int | float | bool | tuple[str, ...] | None
 
@@ -34,6 +34,7 @@ SELDOM = frozenset(
         "seed",
         "page_size",
         "attention_backend",
+        "cuda_graphs",
         "mask_rows",
         "grammar_cache_bytes",
         "grammar_cache_dir",
@@ -66,10 +67,12 @@ _LINES: dict[str, dict[str, str]] = {
     "Memory and batching": {
         "memory_bytes": "Memory for the KV pool, such as 8GiB",
         "max_total_tokens": "Size of the KV pool in tokens instead",
+        "mem_fraction": "Part of the memory to use",
         "page_size": "Tokens a page of the pool",
         "max_running_requests": "Most requests in the running batch",
-        "chunk_size": "Most tokens of one step; longer prompts in chunks",
-        "attention_backend": "What computes attention",
+        "chunk_size": "Most tokens of one step; more go in chunks",
+        "attention_backend": "What computes attention: flashinfer, triton, torch_native, cpu",
+        "cuda_graphs": "Record small steps on a GPU, and replay them",
         "radix_cache": "Keep prefixes for later requests",
     },
     "Scheduling": {
@@ -188,6 +191,7 @@ class Setting:
             "whole": "a whole number",
             "bytes": "a number of bytes such as 1073741824 or 1GiB",
             "seconds": "a number of seconds",
+            "fraction": "a number above 0 and at most 1",
             "choice": f"one of {', '.join(self.choices)}",
             "text": "text",
             "list": "a list of texts",
@@ -274,6 +278,8 @@ def _kind(name: str, hint: Any) -> tuple[Kind, tuple[str, ...], bool]:
         return "list", (), optional
     if plain is int:
         return "bytes" if name.endswith("_bytes") else "whole", (), optional
+    if name.endswith("_fraction"):
+        return "fraction", (), optional
     kinds: dict[object, Kind] = {bool: "switch", float: "seconds", str: "text"}
     return kinds[plain], (), optional
 
@@ -312,6 +318,7 @@ _READERS: dict[Kind, typing.Callable[[str], Value]] = {
     "whole": int,
     "bytes": _read_bytes,
     "seconds": float,
+    "fraction": float,
     "choice": str,
     "text": str,
     "list": _read_list,
@@ -321,6 +328,7 @@ _TOML_TYPES: dict[Kind, tuple[type, ...]] = {
     "whole": (int,),
     "bytes": (int,),
     "seconds": (int, float),
+    "fraction": (int, float),
     "choice": (),
     "text": (),
     "list": (list,),

@@ -12,11 +12,12 @@ from torch import Tensor
 from .batch import SlotSetup
 from .errors import EngineError
 from .philox import signed_seed
+from .pinned_staging import PinnedStaging
 from .sampling_params import SamplingParams, check_vocabulary
 from .token_choice import DrawOptions
-from .upload import upload
 
 _SMALLEST_TEMPERATURE = float(np.finfo(np.float32).tiny)
+_WORDS = 8
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -32,12 +33,18 @@ class SlotOptions:
         min_tokens: [max_slots].
         logprobs: [max_slots], how many of the likeliest tokens are wanted besides the sampled one; -1 for none at all.
         end_ids: tokens that min_tokens holds back, by slot; absent where there are none.
+        has_ends: [max_slots], whether `end_ids` has an entry.
         bias: token ids and what to add to their logits, by slot; absent where there is none.
+        biased: [max_slots], whether `bias` has an entry.
+        table: [max_slots, 8] int32 on the device, what a draw needs: words 0 and 1 are the seed (int64), 2 and 3 top-p
+            (float64), 4 the temperature (float32), 5 min-p (float32), 6 top-k, 7 whether the slot is random.
     """
 
-    def __init__(self, vocab_size: int, max_slots: int, device: torch.device) -> None:
+    def __init__(
+        self, vocab_size: int, max_slots: int, device: torch.device, staging: PinnedStaging | None = None
+    ) -> None:
         self._vocab_size = vocab_size
-        self._device = device
+        self._staging = staging or PinnedStaging(device)
         self.greedy: BoolArray = np.ones(max_slots, dtype=np.bool_)
         self.ranked: BoolArray = np.zeros(max_slots, dtype=np.bool_)
         self.floored: BoolArray = np.zeros(max_slots, dtype=np.bool_)
@@ -45,12 +52,15 @@ class SlotOptions:
         self.logprobs: Int64Array = np.full(max_slots, -1, dtype=np.int64)
         self.end_ids: dict[int, Int64Array] = {}
         self.bias: dict[int, tuple[Int64Array, npt.NDArray[np.float32]]] = {}
-        self._seeds = torch.zeros(max_slots, dtype=torch.int64, device=device)
+        self.has_ends: BoolArray = np.zeros(max_slots, dtype=np.bool_)
+        self.biased: BoolArray = np.zeros(max_slots, dtype=np.bool_)
+        self.table = torch.zeros((max_slots, _WORDS), dtype=torch.int32, device=device)
+        self._seeds = self.table.view(torch.int64)[:, 0]
         self._draw = DrawOptions(
-            temperature=torch.ones(max_slots, dtype=torch.float32, device=device),
-            min_p=torch.zeros(max_slots, dtype=torch.float32, device=device),
-            top_k=torch.full((max_slots,), vocab_size, dtype=torch.int64, device=device),
-            top_p=torch.ones(max_slots, dtype=torch.float64, device=device),
+            temperature=self.table.view(torch.float32)[:, 4],
+            min_p=self.table.view(torch.float32)[:, 5],
+            top_k=self.table[:, 6],
+            top_p=self.table.view(torch.float64)[:, 1],
         )
 
     def load(self, setups: Sequence[SlotSetup]) -> None:
@@ -89,22 +99,26 @@ class SlotOptions:
         self.end_ids.pop(setup.slot, None)
         if len(ends):
             self.end_ids[setup.slot] = ends
+        self.has_ends[setup.slot] = len(ends) > 0
         self.bias.pop(setup.slot, None)
         if bias := setup.params.logit_bias:
             ids, values = np.array(list(bias), dtype=np.int64), np.array(list(bias.values()), dtype=np.float32)
             self.bias[setup.slot] = (ids, values)
+        self.biased[setup.slot] = bool(bias)
 
     def _load_numbers(self, setups: Sequence[SlotSetup]) -> None:
-        """Write what the device needs, in two copies however many slots there are."""
-        integers = [(each.slot, signed_seed(each.params.seed or 0), self._top_k(each.params)) for each in setups]
-        slots, seeds, top_k = upload(np.array(integers, dtype=np.int64).T, self._device)
-        fractions = [(each.params.temperature, each.params.min_p, each.params.top_p) for each in setups]
-        temperature, min_p, top_p = upload(np.array(fractions, dtype=np.float64).T, self._device)
-        self._seeds[slots] = seeds
-        self._draw.top_k[slots] = top_k
-        self._draw.temperature[slots] = temperature.float().clamp(min=_SMALLEST_TEMPERATURE)
-        self._draw.min_p[slots] = min_p.float()
-        self._draw.top_p[slots] = top_p
+        """Write what the device needs, in one copy however many slots there are."""
+        rows = np.zeros((len(setups), _WORDS), dtype=np.int32)
+        params = [setup.params for setup in setups]
+        rows.view(np.int64)[:, 0] = [signed_seed(each.seed or 0) for each in params]
+        rows.view(np.float64)[:, 1] = [each.top_p for each in params]
+        rows.view(np.float32)[:, 4] = [max(each.temperature, _SMALLEST_TEMPERATURE) for each in params]
+        rows.view(np.float32)[:, 5] = [each.min_p for each in params]
+        rows[:, 6] = [self._top_k(each) for each in params]
+        rows[:, 7] = [not each.greedy for each in params]
+        slots = np.array([setup.slot for setup in setups], dtype=np.int32)
+        places, values = self._staging.upload([slots, rows.ravel()])
+        self.table[places] = values.view(-1, _WORDS)
 
     def _top_k(self, params: SamplingParams) -> int:
         return min(params.top_k or self._vocab_size, self._vocab_size)

@@ -64,6 +64,12 @@ class TextEncoder:
         self._cache.put(key, encoded)
         return encoded
 
+    def ids(self, text: str) -> tuple[int, ...]:
+        """Ids of a text that goes on from other text, not kept. Where tokens begin takes as long again to find out."""
+        if self._byte_ids:
+            return self.encode(text, first=False).ids
+        return tuple(self._encoded(self._edges.apply(text, first=False)[0]).ids)
+
     def _encoded(self, text: str) -> tokenizers.Encoding:
         try:
             return self._tokenizer.encode(text, add_special_tokens=False)

@@ -23,7 +23,7 @@ class DrawOptions(NamedTuple):
     Attributes:
         temperature: [R] float32, above 0.
         min_p: [R] float32.
-        top_k: [R] int64, at least 1; the size of the vocabulary or more keeps all.
+        top_k: [R] int32, at least 1; the size of the vocabulary or more keeps all.
         top_p: [R] float64.
     """
 

@@ -139,6 +139,10 @@ class Tokenizer:
         """Ids of plain text that goes on from other text."""
         return list(self._encoder.encode(text, first=False).ids)
 
+    def spell(self, text: str) -> list[int]:
+        """The same for a short text that is not expected again: half the work, and nothing is kept."""
+        return list(self._encoder.ids(text))
+
     def token_text(self, token_id: int) -> str:
         """A token's text by itself: the name of a special token, and replacement characters for parts of characters.
 

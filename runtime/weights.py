@@ -1,6 +1,7 @@
 """Fills models from what users name: a folder of safetensors, a GGUF file, or random numbers in the shape of either.
 
-Tensors are read one at a time into the place where the model keeps them, so that loading takes the memory of one copy.
+Tensors are read straight into the place where the model keeps them, so that loading takes the memory of one copy: one
+at a time on the CPU, many at once on a GPU (tensor_reader.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .layers.placement import Placement, Slots, TensorSlot
 from .models import CausalLM, ModelConfig, UnsupportedModelError, model_factory
 from .models.config import read_json_object
 from .safetensors_files import SafetensorsFile
+from .tensor_reader import PIECE_BYTES, READERS, read_tensors
 
 logger = logging.getLogger("palmette.engine")
 
@@ -164,6 +166,9 @@ def fill(model: CausalLM, source: TensorSource) -> None:
             f"{source.path} holds {_listed(unknown)}, which a {model.config.architecture} of its config.json has no "
             "place for"
         )
+    if isinstance(source, SafetensorsFolder) and model.placement.device.type == "cuda":
+        source.read_all(slots, model.placement.device)
+        return
     for name, slot in slots.items():
         source.read_into(name, slot)
 
@@ -177,16 +182,22 @@ def _listed(names: list[str]) -> str:
 def fill_randomly(slots: Slots, *, seed: int) -> None:
     """Normal random matrices that keep the size of what passes through, ones for norms, zeros for biases.
 
-    Each tensor has its own stream, keyed by its name: any sharding of the model gives the same model.
+    Each tensor has its own stream, keyed by its name: any sharding of the model gives the same model. The numbers of
+    whole tensors are drawn in memory for the largest, which is given back.
     """
+    device = next(iter(slots.values())).target.device
+    drawn = torch.empty(max(math.prod(slot.shape) for slot in slots.values()), device=device)
     for name, slot in slots.items():
         if len(slot.shape) == 1:
             slot.target.fill_(0 if name.endswith(".bias") else 1)
             continue
         stream = zlib.crc32(f"{seed} {name}".encode())  # the CPU's generator looks at 32 bits only
-        generator = torch.Generator(slot.target.device).manual_seed(stream)
-        whole = torch.randn(slot.shape, generator=generator, device=slot.target.device)
-        slot.fill(whole.div_(math.sqrt(slot.shape[1])))
+        generator = torch.Generator(device).manual_seed(stream)
+        whole = drawn[: math.prod(slot.shape)].view(slot.shape)
+        slot.fill(whole.normal_(generator=generator).div_(math.sqrt(slot.shape[1])))
+    del drawn
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 class SafetensorsFolder:
@@ -211,6 +222,21 @@ class SafetensorsFolder:
 
     def read_into(self, name: str, slot: TensorSlot) -> None:
         self._files[name].read_into(name, slot)
+
+    def file_of(self, name: str) -> Path:
+        """The file that holds a tensor."""
+        return self._files[name].path
+
+    def read_all(
+        self, slots: Slots, device: torch.device, *, readers: int = READERS, piece_bytes: int = PIECE_BYTES
+    ) -> None:
+        """Fill slots whose targets are on `device` from the tensors of their names, many at once; see `read_tensors`.
+
+        Raises:
+            ModelLoadError: as `read_into`, before anything is read wherever the headers tell.
+        """
+        wanted = [(self._files[name].stored(name, slot), slot) for name, slot in slots.items()]
+        read_tensors(wanted, device, readers=readers, piece_bytes=piece_bytes)
 
     def check_weights(self) -> None:
         """Look at every tensor called weight without reading it; masks and other buffers may be of any dtype.

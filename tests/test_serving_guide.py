@@ -67,7 +67,7 @@ def test_the_settings_file_of_the_guide_is_one(guide: str, tmp_path: Path) -> No
 def test_numbers_in_the_text(guide: str) -> None:
     """A default that the text repeats in brackets after its setting is the setting's."""
     said = re.findall(r"`([a-z_]+)` \((\d+)( s| MiB)?\)", guide)
-    assert len(said) >= 7
+    assert len(said) >= 6
     for name, number, unit in said:
         default = settings()[name].default
         assert default == int(number) * (1 << 20 if unit == " MiB" else 1), name

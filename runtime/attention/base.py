@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -62,3 +63,22 @@ class AttentionBackend(Protocol):
             [T, layer.num_heads, layer.head_dim]. The token at position p of a row sees positions 0 to p of it, or the
             last `sliding_window` of those; scores are scaled by layer.scale and capped by layer.softcap.
         """
+
+    def decode_graph(self, rows: int, context_length: int) -> AttentionBackend | None:
+        """A backend for steps of exactly `rows` rows of one token each, of at most `context_length` tokens of context.
+
+        Its `plan` fills memory that was allocated once, and its `run`, once it has run every layer, only launches
+        kernels over that memory: it may be recorded as a CUDA graph that is replayed after each `plan`. Rows that fill
+        a step up are ordinary ones, of one token on a spare page. Two such backends are never between plan and replay
+        at once: they may share memory. Make the one of the most rows first, and less is allocated.
+
+        None where this backend cannot be recorded.
+        """
+
+
+@runtime_checkable
+class CompiledAttention(Protocol):
+    """A backend whose kernels are compiled at their first use."""
+
+    def warm_up(self, layers: Sequence[RadixAttention]) -> None:
+        """Compile, or load from the machine's cache, what a model's layers need, before a request waits for it."""

@@ -128,6 +128,9 @@ class TorchNativeAttention:
             out[part] = self._prefill(prefill, q[part], k[part], v[part], layer)
         return out
 
+    def decode_graph(self, rows: int, context_length: int) -> None:
+        """None: the work depends on the rows."""
+
     def _prefill(self, work: _Prefill, q: Tensor, k: Tensor, v: Tensor, layer: RadixAttention) -> Tensor:
         """q [Q, heads, head_dim], k and v [Q, kv_heads, head_dim] of one row."""
         if work.kv_slots is not None:

@@ -18,11 +18,17 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.eps = eps
         self.offset = offset
-        self._rms_norm = operators_for(placement).rms_norm
+        self._operators = operators_for(placement)
         self.weight = placement.empty(size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._rms_norm(x, self.weight, self.eps, self.offset)
+        return self._operators.rms_norm(x, self.weight, self.eps, self.offset)
+
+    def of_sum(self, x: Tensor, update: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+        """x + scale * update (x alone where None), and that normalised. x and update may be overwritten."""
+        if update is None:
+            return x, self(x)
+        return self._operators.add_rms_norm(x, update, self.weight, self.eps, self.offset, scale)
 
     def slots(self, name: str) -> Slots:
         """The slot of the checkpoint layer `name`."""
@@ -40,7 +46,7 @@ class HeadNorm(nn.Module):
         self.weight = placement.empty(2, head_dim)
 
     def forward(self, qkv: Tensor, heads: int, kv_heads: int) -> Tensor:
-        """qkv [T, heads + 2 * kv_heads, head_dim] with its queries and keys normalised."""
+        """qkv [T, heads + 2 * kv_heads, head_dim] with its queries and keys normalised. May overwrite it."""
         return self._norm_heads(qkv, heads, kv_heads, self.weight, self.eps, self.offset)
 
     def slots(self, query: str, key: str) -> Slots:

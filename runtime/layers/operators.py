@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,13 +24,21 @@ class RMSNormalise(Protocol):
         """x [T, size] / sqrt(mean(x ** 2) + eps) * (offset + weight [size])."""
 
 
+class AddRMSNormalise(Protocol):
+    def __call__(
+        self, x: Tensor, update: Tensor, weight: Tensor, eps: float, offset: float = 0.0, scale: float = 1.0, /
+    ) -> tuple[Tensor, Tensor]:
+        """The sum x + scale * update of [T, size] each, and its `rms_norm`; may overwrite x and update."""
+
+
 class NormHeads(Protocol):
     def __call__(
         self, x: Tensor, heads: int, kv_heads: int, weight: Tensor, eps: float, offset: float = 0.0, /
     ) -> Tensor:
         """x [T, H, head_dim] with each of its first heads normalised.
 
-        The first row of weight [2, head_dim] is for `heads` of them, the second for `kv_heads`; the rest stay.
+        The first row of weight [2, head_dim] is for `heads` of them, the second for `kv_heads`; the rest stay. May
+        overwrite x.
         """
 
 
@@ -46,6 +55,16 @@ class Rotate(Protocol):
         """
 
 
+class RotaryAngles(Protocol):
+    def __call__(
+        self, positions: Tensor, inverse_frequencies: Tensor, factor: float, dtype: torch.dtype, /
+    ) -> tuple[Tensor, Tensor]:
+        """cos and sin of positions [T] times inverse_frequencies [rotary_dim / 2], both times `factor`.
+
+        Each is [T, 1, rotary_dim / 2] of `dtype`, computed in float32.
+        """
+
+
 class UseThread(Protocol):
     def __call__(self) -> None:
         """Prepare the calling thread to run the operators; called before every step."""
@@ -57,22 +76,39 @@ class Operators:
 
     linear: Linear
     rms_norm: RMSNormalise
+    add_rms_norm: AddRMSNormalise
     norm_heads: NormHeads
     silu_and_mul: GateAndMul
     gelu_tanh_and_mul: GateAndMul
     rotate: Rotate
+    rotary_angles: RotaryAngles
     use_thread: UseThread
 
 
 def operators_for(placement: Placement) -> Operators:
     """The quickest operators for a device and dtype."""
-    return _cpu_float32() if placement.device.type == "cpu" and placement.dtype == torch.float32 else TORCH
+    device, dtype = placement.device, placement.dtype
+    if device.type == "cpu" and dtype == torch.float32:
+        return _cpu_float32()
+    if device.type == "cuda" and dtype in _TRITON_DTYPES and importlib.util.find_spec("triton"):
+        return _triton(device)
+    return TORCH
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0, /) -> Tensor:
     if not offset:
         return functional.rms_norm(x, weight.shape, weight, eps)
     return functional.rms_norm(x.float(), weight.shape, weight.float() + offset, eps).to(x.dtype)
+
+
+def _add_then(rms_norm: RMSNormalise) -> AddRMSNormalise:
+    def add_rms_norm(
+        x: Tensor, update: Tensor, weight: Tensor, eps: float, offset: float = 0.0, scale: float = 1.0, /
+    ) -> tuple[Tensor, Tensor]:
+        total = torch.add(x, update, alpha=scale)
+        return total, rms_norm(total, weight, eps, offset)
+
+    return add_rms_norm
 
 
 def _norm_heads(x: Tensor, heads: int, kv_heads: int, weight: Tensor, eps: float, offset: float = 0.0, /) -> Tensor:
@@ -98,12 +134,30 @@ def _rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor, /) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
 
 
+def _rotary_angles(
+    positions: Tensor, inverse_frequencies: Tensor, factor: float, dtype: torch.dtype, /
+) -> tuple[Tensor, Tensor]:
+    angles = positions.float()[:, None, None] * inverse_frequencies
+    cos, sin = angles.cos(), angles.sin()
+    if factor != 1:
+        cos, sin = cos * factor, sin * factor
+    return cos.to(dtype), sin.to(dtype)
+
+
 def _no_preparation() -> None:
     """torch needs none."""
 
 
 TORCH = Operators(
-    functional.linear, _rms_norm, _norm_heads, _silu_and_mul, _gelu_tanh_and_mul, _rotate, _no_preparation
+    functional.linear,
+    _rms_norm,
+    _add_then(_rms_norm),
+    _norm_heads,
+    _silu_and_mul,
+    _gelu_tanh_and_mul,
+    _rotate,
+    _rotary_angles,
+    _no_preparation,
 )
 
 
@@ -114,9 +168,35 @@ def _cpu_float32() -> Operators:
     return Operators(
         cpu_kernels.linear,
         cpu_kernels.rms_norm,
+        _add_then(cpu_kernels.rms_norm),
         cpu_kernels.norm_heads,
         cpu_kernels.silu_and_mul,
         cpu_kernels.gelu_tanh_and_mul,
         cpu_kernels.rotate,
+        _rotary_angles,
         cpu_kernels.use_torch_threads,
+    )
+
+
+_TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@functools.cache
+def _triton(device: torch.device) -> Operators:
+    from palmette.runtime.kernels import activation, linear, rms_norm, rotary
+
+    def use_device() -> None:
+        if device.index is not None:  # Triton launches on the thread's current device, wherever the tensors are
+            torch.cuda.set_device(device)
+
+    return Operators(
+        linear.linear,
+        rms_norm.rms_norm,
+        rms_norm.add_rms_norm,
+        rms_norm.norm_heads,
+        activation.silu_and_mul,
+        activation.gelu_tanh_and_mul,
+        _rotate,  # for torch's attention alone: other backends turn as they write, by `rotary.rotate_and_write`
+        rotary.rotary_angles,
+        use_device,
     )

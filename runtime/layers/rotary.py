@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from palmette.runtime.models.config import Rope, RopeScaling
 
+from .operators import operators_for
 from .placement import Placement
 
 Angles = tuple[Tensor, Tensor]
@@ -67,14 +68,11 @@ class RotaryEmbedding(nn.Module):
         super().__init__()
         self._dtype = placement.dtype
         self._factor = rope.scaling.attention_factor
+        self._angles = operators_for(placement).rotary_angles
         self.inverse_frequencies: Tensor
         frequencies = inverse_frequencies(rotary_dim, rope).to(placement.device)
         self.register_buffer("inverse_frequencies", frequencies, persistent=False)
 
     def forward(self, positions: Tensor) -> Angles:
         """cos and sin of positions [T], computed in float32."""
-        angles = positions.float()[:, None, None] * self.inverse_frequencies
-        cos, sin = angles.cos(), angles.sin()
-        if self._factor != 1:
-            cos, sin = cos * self._factor, sin * self._factor
-        return cos.to(self._dtype), sin.to(self._dtype)
+        return self._angles(positions, self.inverse_frequencies, self._factor, self._dtype)

@@ -19,6 +19,8 @@ class CausalLM(Protocol):
 
     config: ModelConfig
     placement: Placement
+    launches_only: bool
+    """`hidden` and `logits` do nothing but launch operations, always the same for as many tokens."""
 
     def hidden(
         self, token_ids: Tensor, positions: Tensor, attention: AttentionBackend, wanted: Tensor | None = None

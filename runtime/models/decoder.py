@@ -21,6 +21,8 @@ _IGNORED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|rope_freqs\.weight")
 class Decoder(nn.Module):
     """A decoder-only model. See `CausalLM`."""
 
+    launches_only = True
+
     def __init__(self, config: ModelConfig, placement: Placement) -> None:
         super().__init__()
         self.config = config
@@ -45,10 +47,11 @@ class Decoder(nn.Module):
         if self._embedding_scale != 1:
             x = x * self._embedding_scale
         angles: AnglesByRope = {rope: rotary(positions) for rope, rotary in self._rotary.items()}
-        last = len(self.layers) - 1
+        update, last = None, len(self.layers) - 1
         for i, layer in enumerate(self.layers):
-            x = layer(x, angles, attention, wanted if i == last else None)
-        return self.norm(x)  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
+            x, update = layer(x, update, angles, attention, wanted if i == last else None)
+        _, normal = self.norm.of_sum(x, update, self.config.residual_scale)
+        return normal
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.lm_head(hidden)

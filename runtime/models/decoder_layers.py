@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from palmette.runtime.attention.base import AttentionBackend
@@ -97,7 +96,10 @@ class GatedMLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention and MLP, each on normalised states and added to what came in."""
+    """Attention and MLP, each on normalised states and added to what came in.
+
+    What a layer's MLP gives is added by the next layer's first norm, in one pass over the states with it.
+    """
 
     def __init__(self, config: ModelConfig, layer_id: int, placement: Placement) -> None:
         super().__init__()
@@ -107,11 +109,21 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = norm_of(config, placement)
         self.mlp = GatedMLP(config, placement)
 
-    def forward(self, x: Tensor, angles: AnglesByRope, attention: AttentionBackend, wanted: Tensor | None) -> Tensor:
-        """[T, hidden] -> [T, hidden], or [W, hidden] of the tokens `wanted` [W]."""
-        update = self.self_attn(self.input_layernorm(x), angles, attention, wanted)
-        x = torch.add(picked(x, wanted), update, alpha=self._residual_scale)
-        return torch.add(x, self.mlp(self.post_attention_layernorm(x)), alpha=self._residual_scale)
+    def forward(
+        self, x: Tensor, update: Tensor | None, angles: AnglesByRope, attention: AttentionBackend, wanted: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """States, and what is still to be added to them times the residual scale, through this layer.
+
+        Args:
+            x, update: [T, hidden] each, which may be overwritten; no update in the first layer.
+
+        Returns:
+            Both after the layer, [T, hidden], or [W, hidden] of the tokens `wanted` [W].
+        """
+        x, normal = self.input_layernorm.of_sum(x, update, self._residual_scale)
+        update = self.self_attn(normal, angles, attention, wanted)
+        x, normal = self.post_attention_layernorm.of_sum(picked(x, wanted), update, self._residual_scale)
+        return x, self.mlp(normal)
 
     def slots(self, name: str) -> Slots:
         return (
@@ -130,12 +142,14 @@ class SandwichLayer(DecoderLayer):
         self.pre_feedforward_layernorm = norm_of(config, placement)
         self.post_feedforward_layernorm = norm_of(config, placement)
 
-    def forward(self, x: Tensor, angles: AnglesByRope, attention: AttentionBackend, wanted: Tensor | None) -> Tensor:
-        """[T, hidden] -> [T, hidden], or [W, hidden] of the tokens `wanted` [W]."""
-        update = self.self_attn(self.input_layernorm(x), angles, attention, wanted)
-        x = picked(x, wanted) + self.post_attention_layernorm(update)
-        update = self.mlp(self.pre_feedforward_layernorm(x))
-        return x + self.post_feedforward_layernorm(update)  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
+    def forward(
+        self, x: Tensor, update: Tensor | None, angles: AnglesByRope, attention: AttentionBackend, wanted: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """See `DecoderLayer.forward`."""
+        x, normal = self.input_layernorm.of_sum(x, update, self._residual_scale)
+        update = self.post_attention_layernorm(self.self_attn(normal, angles, attention, wanted))
+        x, normal = self.pre_feedforward_layernorm.of_sum(picked(x, wanted), update, self._residual_scale)
+        return x, self.post_feedforward_layernorm(self.mlp(normal))
 
     def slots(self, name: str) -> Slots:
         return (

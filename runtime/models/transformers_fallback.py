@@ -80,6 +80,8 @@ class _Seat:
 class TransformersModel:
     """See `CausalLM`. `body` gives last hidden states; `head`, the whole model around a stand-in for it, logits."""
 
+    launches_only = False  # nobody knows what its code does between its operations
+
     def __init__(self, config: ModelConfig, placement: Placement, step: _Step, body: _Body, head: nn.Module) -> None:
         self.config = config
         self.placement = placement

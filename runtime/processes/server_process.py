@@ -15,9 +15,11 @@ from functools import partial
 import msgspec
 import zmq
 
+from palmette.constrained.collector import UNCOLLECTED
 from palmette.runtime.messages import Answer, StepOutput, ToScheduler
 from palmette.runtime.program import ModelInfo
 from palmette.runtime.server.app import create_app
+from palmette.runtime.server.chat_prompt import template_renderer
 from palmette.runtime.server.program_store import ProgramStore
 from palmette.runtime.server.serving import HttpServer, listen
 from palmette.runtime.status_line import report_status
@@ -64,7 +66,7 @@ class ServerProcess:
         self._child.on_stop(self._hand_over_stop)
         self._loop.add_reader(self._receiver.fileno(), self._receive)
         self._receive()  # what came before is not told of
-        tokenizer = await asyncio.to_thread(Tokenizer.load, self._settings.engine.model or "")
+        tokenizer = await asyncio.to_thread(_prepared_tokenizer, self._settings.engine.model or "")
         info = await self._model
         self._client = client = EngineClient(self._scheduler, tokenizer, info, seed=self._settings.engine.seed)
         self._programs = ParentPrograms(client, self._parent)
@@ -142,6 +144,15 @@ class ServerProcess:
             self._child.orphaned()
             os._exit(1)
         self._take_stop(Stop(self._settings.server.drain_timeout_s))
+
+
+def _prepared_tokenizer(model: str) -> Tokenizer:
+    """The model's tokenizer; what renders its chat template is imported too, while the scheduler loads the model."""
+    with UNCOLLECTED:
+        tokenizer = Tokenizer.load(model)
+        if tokenizer.chat_template is not None:
+            template_renderer()
+    return tokenizer
 
 
 def main(child: Child) -> None:

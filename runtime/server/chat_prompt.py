@@ -59,7 +59,7 @@ class ChatPrompts:
         self._format = tool_format_of(info)
         self._render: Render = _plain
         if self._source is not None:
-            self._render = _transformers_render()
+            self._render = template_renderer()
             self._knows_developers = "developer" in self._source
             self._warm_up()
         else:
@@ -195,7 +195,8 @@ def _plain(
     return [text + ("ASSISTANT: " if add_generation_prompt else "")], []
 
 
-def _transformers_render() -> Render:
+def template_renderer() -> Render:
+    """transformers' own renderer of chat templates. The first call imports it, which takes a second or more."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     render: Render = render_jinja_template

@@ -68,6 +68,7 @@ def test_every_flag_is_read(palmette: Run) -> None:
             "whole": ["7"],
             "bytes": ["7MiB"],
             "seconds": ["7"],
+            "fraction": ["0.5"],
             "choice": [setting.choices[-1]] if setting.choices else [],
             "list": ["https://a.example"],
             "text": [__file__ if setting.name.startswith("ssl") else "some-text"],

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import tests.interpreted_kernels  # noqa: F401  # patches Triton's interpreter
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tiny_models import tiny_config
 from torch import Tensor
 
-from palmette.runtime.attention import AttentionPlan, attention_backend, torch_native
+from palmette.runtime.attention import (
+    AttentionBackend,
+    AttentionPlan,
+    CompiledAttention,
+    attention_backend,
+    torch_native,
+)
+from palmette.runtime.attention.flashinfer import FlashInferAttention
 from palmette.runtime.attention.torch_native import TorchNativeAttention
 from palmette.runtime.errors import RequestError
 from palmette.runtime.kv_storage import KVStorage
@@ -49,6 +57,11 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+def leading_decodes(counts: list[int]) -> int:
+    """Rows of one token before the first of more."""
+    return next((i for i, count in enumerate(counts) if count != 1), len(counts))
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None = None) -> Tensor:
     """q [Q, heads, d] are the last of the N tokens of k and v [N, kv_heads, d]."""
     out = torch.empty_like(q)
@@ -64,7 +77,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, so
     return out
 
 
-def check(case: Case, *, scale: float | None = None, backend: str | None = None) -> None:
+def check(case: Case, *, scale: float | None = None, backend: str | None = None, recorded: bool = False) -> None:
     """The backend's output and what it stored equal the reference; slots never written hold NaN."""
     generator = torch.Generator().manual_seed(0)
     config = ModelConfig.from_dict(
@@ -104,16 +117,21 @@ def check(case: Case, *, scale: float | None = None, backend: str | None = None)
         pages.append(mine)
         slots.append(row_slots[before:])
     counts = [now for _, now in case.rows]
-    attention = attention_backend(backend, storage)
-    attention.plan(
-        AttentionPlan(
-            kv_slots=np.concatenate(slots).astype(np.int32),
-            query_indptr=np.cumsum([0, *counts]).astype(np.int32),
-            page_indptr=np.cumsum([0, *map(len, pages)]).astype(np.int32),
-            page_ids=np.concatenate(pages).astype(np.int32),
-            seq_lens=np.array([sum(row) for row in case.rows], dtype=np.int32),
-        )
+    plan = AttentionPlan(
+        kv_slots=np.concatenate(slots).astype(np.int32),
+        query_indptr=np.cumsum([0, *counts]).astype(np.int32),
+        page_indptr=np.cumsum([0, *map(len, pages)]).astype(np.int32),
+        page_ids=np.concatenate(pages).astype(np.int32),
+        seq_lens=np.array([sum(row) for row in case.rows], dtype=np.int32),
+        num_decodes=leading_decodes(counts),
     )
+    attention: AttentionBackend | None
+    attention = FlashInferAttention(storage) if backend == "flashinfer" else attention_backend(backend, storage)
+    if recorded:
+        assert attention is not None
+        attention = attention.decode_graph(len(counts), 21)
+    assert attention is not None
+    attention.plan(plan)
     new_k, new_v = (
         torch.cat([x[before:] for x, (before, _) in zip(xs, case.rows, strict=True)]) for xs in (keys, values)
     )
@@ -130,6 +148,68 @@ def check(case: Case, *, scale: float | None = None, backend: str | None = None)
 def test_any_step_equals_attention_written_out(case: Case, backend: str | None) -> None:
     """Prefill and decode rows, grouped heads, windows, soft caps, page sizes, and NaN in memory of others."""
     check(case, backend=backend)
+
+
+@given(case=cases())
+@settings(max_examples=25)
+def test_any_step_of_the_triton_backend(case: Case) -> None:
+    """The same, by its kernels in Triton's interpreter."""
+    check(case, backend="triton")
+
+
+@given(case=cases(), before=st.lists(st.integers(0, 20), min_size=1, max_size=6))
+@settings(max_examples=10)
+def test_recorded_steps_of_the_triton_backend(case: Case, before: list[int]) -> None:
+    """A backend for a fixed number of decode rows reads everything from its one buffer."""
+    check(replace(case, rows=tuple((count, 1) for count in before)), backend="triton", recorded=True)
+
+
+@pytest.mark.parametrize("decodes", [0, 1, 3])
+def test_triton_decodes_before_prefills(decodes: int) -> None:
+    """Two launches share one step; groups of 4 need another work list than the first plan guessed."""
+    check(Case(((4, 1),) * decodes + ((0, 9), (7, 5), (3, 1)), 16, 8, 2, 8, None), backend="triton")
+
+
+def small_storage() -> KVStorage:
+    """Of one head of 8 a layer."""
+    shape = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8, "num_hidden_layers": 2}
+    config = ModelConfig.from_dict(tiny_config(**shape), source="test")
+    return KVStorage(config, Placement(), num_pages=2, page_size=16)
+
+
+def test_warming_up_touches_the_spare_page_alone() -> None:
+    """Every kernel is tried, and nobody's keys change."""
+    storage = small_storage()
+    for tensor in (*storage.keys, *storage.values):
+        tensor.fill_(3.0)
+    backend = attention_backend("triton", storage)
+    assert isinstance(backend, CompiledAttention)
+    backend.warm_up([RadixAttention(0, num_heads=1, num_kv_heads=1, head_dim=8, sliding_window=4)])
+    assert all((tensor[:32] == 3.0).all() for tensor in (*storage.keys, *storage.values))
+    assert not storage.keys[0][32:].any()
+
+
+def test_a_recorded_backend_keeps_its_addresses() -> None:
+    """Plans of other lengths fill the same memory; a smaller backend shares it."""
+    backend = attention_backend("triton", small_storage())
+    recorded, smaller = backend.decode_graph(2, 32), backend.decode_graph(1, 32)
+    assert recorded is not None
+    assert smaller is not None
+    seen = []
+    for graph, lengths in ((recorded, [1, 20]), (recorded, [17, 3]), (smaller, [2])):
+        pages = [-(-length // 16) for length in lengths]
+        graph.plan(
+            AttentionPlan(
+                kv_slots=np.zeros(len(lengths), dtype=np.int32),
+                query_indptr=np.arange(len(lengths) + 1, dtype=np.int32),
+                page_indptr=np.cumsum([0, *pages]).astype(np.int32),
+                page_ids=np.zeros(sum(pages), dtype=np.int32),
+                seq_lens=np.array(lengths, dtype=np.int32),
+                num_decodes=len(lengths),
+            )
+        )
+        seen.append(graph._step.kv_slots.data_ptr())  # type: ignore[attr-defined]  # looks inside
+    assert len(set(seen)) == 1
 
 
 @pytest.mark.parametrize("backend", ["torch_native", "cpu"])

@@ -16,7 +16,7 @@ from palmette.constrained import Grammar, Vocabulary, compile_grammar
 from palmette.runtime import launch
 from palmette.runtime.batch import Int32Array
 from palmette.runtime.engine import Engine
-from palmette.runtime.forced_text import ForcedText
+from palmette.runtime.forced_text import TAIL_TOKENS, ForcedText
 from palmette.runtime.program import Generate, Generated, Node, Text
 from palmette.runtime.request import Request
 from palmette.runtime.sampling_params import SamplingParams
@@ -61,11 +61,37 @@ def test_the_tokens_that_a_continuation_could_straddle_are_left_to_the_model(tin
 
 
 def test_nothing_is_forced_where_the_output_would_be_cut_in_another_way(tiny_engine: Engine) -> None:
-    """Output that is not spelled as the tokenizer would is never respelled: the model goes on by itself."""
+    """Where the tokenizer would join the end of the output with what is forced, the model goes on by itself."""
     tokenizer = tiny_engine.tokenizer
     letters = [tokenizer.encode_text(letter)[0] for letter in "th"]
     assert tokenizer.encode_text("the") != [*letters, *tokenizer.encode_text("e")]
     assert forced_text(tokenizer, "the", letters) == ""
+
+
+def test_text_is_forced_after_an_unusual_spelling(tiny_engine: Engine) -> None:
+    """What follows a place where the tokenizer cuts does not depend on how the model spelled what is before it."""
+    tokenizer = tiny_engine.tokenizer
+    letters = [tokenizer.encode_text(letter)[0] for letter in "the"]
+    assert tokenizer.encode_text("the") != letters
+    assert forced_text(tokenizer, "the quick brown fox", letters) == " quick brown fox"
+
+
+def test_text_is_forced_after_a_tail_that_begins_inside_a_character(tiny_engine: Engine) -> None:
+    """The tail is cut by tokens; the rest of a character at its beginning says nothing about its end."""
+    tokenizer = tiny_engine.tokenizer
+    pieces = [tokenizer.token_bytes.index(bytes([byte])) for byte in "日".encode() * 4]
+    assert len(pieces) > TAIL_TOKENS
+    assert forced_text(tokenizer, "日{4} quick brown fox", pieces) == " quick brown fox"
+
+
+def test_what_is_known_of_a_state_is_not_changed_by_its_users(tiny_engine: Engine) -> None:
+    """The same state after the same text forces the same tokens again, whatever became of the first answer."""
+    tokenizer = tiny_engine.tokenizer
+    request, forced = request_at(tokenizer, "The quick brown fox", ()), ForcedText(tokenizer)
+    first = forced(request)
+    expected = list(first)
+    first.clear()
+    assert forced(request) == expected
 
 
 def test_forced_text_does_not_split_a_character(tiny_engine: Engine) -> None:

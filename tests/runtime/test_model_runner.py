@@ -307,7 +307,7 @@ def test_devices_and_dtypes_that_cannot_be_are_refused() -> None:
 
 def test_unknown_attention_backends_list_the_known(mistral: ModelRunner) -> None:
     """The message names what there is."""
-    with pytest.raises(RequestError, match="attention_backend must be one of torch_native, cpu, not 'magic'"):
+    with pytest.raises(RequestError, match="attention_backend must be one of flashinfer, triton, torch_native, cpu, not 'magic'"):
         attention_backend("magic", mistral.storage)
 
 

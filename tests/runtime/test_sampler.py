@@ -271,7 +271,8 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
     setups = [setup(slot, params, prompt=[1]) for slot, params in enumerate(wanted)]
     sampler = sampler_of(setups, _V)
     sampler.write_masks((ints([0]), packed_mask([3, 4], _V)[None]))
-    token_ids, logprobs, top = sampler.sample(logits, plan_of(range(4)), masked(0, 0, 0, 0))
+    sampled = sampler.sample(logits, plan_of(range(4)), masked(0, 0, 0, 0))
+    token_ids, logprobs, top = sampled.token_ids, sampled.logprobs, sampled.top
     raw = logits.log_softmax(dim=1)
     assert logprobs[0].isnan()
     torch.testing.assert_close(logprobs[1:], raw[range(1, 4), token_ids[1:].long()])

@@ -86,6 +86,7 @@ def test_bytes_of_the_ids_are_the_text(form: str, text: str) -> None:
     """Whatever is encoded comes back byte for byte, and what spells a special or byte token is only text."""
     tokenizer = tokenizer_of(form)
     ids = tokenizer.encode_text(text)
+    assert tokenizer.spell(text) == ids
     assert bytes_of(tokenizer, ids) == text.encode()
     assert all(tokenizer.token_bytes[i] is not None for i in ids)
 

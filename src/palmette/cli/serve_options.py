@@ -14,7 +14,15 @@ from palmette.runtime.setting_table import GROUPS, SELDOM, Setting, Value, setti
 
 from .errors import UsageError
 
-_METAVARS = {"whole": "N", "bytes": "SIZE", "seconds": "S", "choice": "NAME", "text": "TEXT", "list": "TEXT"}
+_METAVARS = {
+    "whole": "N",
+    "bytes": "SIZE",
+    "seconds": "S",
+    "fraction": "X",
+    "choice": "NAME",
+    "text": "TEXT",
+    "list": "TEXT",
+}
 _FILES = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
 _UNSET = {
     "model": "the built-in one",
@@ -22,7 +30,10 @@ _UNSET = {
     "device": "a GPU where there is one",
     "context_length": "the model's own",
     "memory_bytes": "a share of what is free",
+    "mem_fraction": "the device's best",
     "page_size": "the device's best",
+    "max_running_requests": "the device's best",
+    "chunk_size": "the device's best",
     "attention_backend": "the device's best",
     "model_name": "its id, or its folder's name",
     "request_timeout_s": "any time",

@@ -1,0 +1,151 @@
+"""What the sampling kernels share: a row's scores and weights, its peak, and its random number.
+
+Numbers are those of `palmette.runtime.token_choice`, whose integer weights make sums exact in any order. The one
+difference is `exp`, which may differ from torch's in the last bit.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+WORDS_A_SLOT: tl.constexpr = tl.constexpr(8)
+"""int32 words of a slot in the table of `palmette.runtime.slot_options`: see there for their order."""
+
+_LOWEST: tl.constexpr = tl.constexpr(-2147483648)
+_LN2_HIGH: tl.constexpr = tl.constexpr(0.693359375)
+_LN2_LOW: tl.constexpr = tl.constexpr(-2.12194440e-4)
+_ROUND: tl.constexpr = tl.constexpr(12582912.0)
+
+
+@triton.jit
+def row_scores(
+    logits,
+    stride,
+    shaped,
+    shaped_row,
+    masks,
+    mask_row,
+    row,
+    columns,
+    words,
+    WIDTH: tl.constexpr,
+    VALID: tl.constexpr,
+    SHAPED: tl.constexpr,
+    MASKED: tl.constexpr,
+    TILED: tl.constexpr,
+):
+    """float32 scores of these columns of a row: -inf past the vocabulary and where the row's mask does not allow.
+
+    `words` says in which word of a mask each column is; of columns that share words, one number does for all. A row of
+    `shaped` (penalties, mask and bias are in it) stands for the row of logits where `shaped_row` says so.
+    """
+    # the padding is read and then dropped: a bound that is a multiple of 16 keeps the loads wide
+    inside = columns < WIDTH
+    lowest = float("-inf")
+    if SHAPED:
+        plain = inside & (shaped_row < 0)
+        scores = tl.load(logits + row.to(tl.int64) * stride + columns, mask=plain, other=lowest).to(tl.float32)
+        start = tl.maximum(shaped_row, 0).to(tl.int64) * WIDTH
+        ready = tl.load(shaped + start + columns, mask=inside & (shaped_row >= 0), other=lowest)
+        scores = tl.where(shaped_row >= 0, ready, scores)
+    else:
+        scores = tl.load(logits + row.to(tl.int64) * stride + columns, mask=inside, other=lowest).to(tl.float32)
+    if MASKED:
+        words_a_row: tl.constexpr = (WIDTH + 31) // 32
+        start = tl.maximum(mask_row, 0).to(tl.int64) * words_a_row
+        bits = tl.load(masks + start + words, mask=(words < words_a_row) & (mask_row >= 0), other=-1)
+        if TILED:
+            bits = bits[:, None]
+        allowed = ((bits >> (columns % 32)) & 1) != 0
+        scores = tl.where(allowed | (scores != scores), scores, lowest)  # NaN shows through every mask
+    return tl.where(columns < VALID, scores, lowest)
+
+
+@triton.jit
+def option_word(options, slot, word: tl.constexpr):
+    """One int32 word of a slot's options."""
+    return tl.load(options + slot * WORDS_A_SLOT + word)
+
+
+@triton.jit
+def option_float(options, slot, word: tl.constexpr):
+    """One float32 of a slot's options."""
+    return option_word(options, slot, word).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def option_long(options, slot, word: tl.constexpr):
+    """64 bits of a slot's options, as int64."""
+    low = option_word(options, slot, word).to(tl.int64) & 0xFFFFFFFF
+    return (option_word(options, slot, word + 1).to(tl.int64) << 32) | low
+
+
+@triton.jit
+def row_peak(peaks, row, chunks, CHUNKS: tl.constexpr):
+    """The largest score of a row from those of its chunks; and the chunks' own."""
+    chunk = tl.arange(0, CHUNKS)
+    values = tl.load(peaks + row * chunks + chunk, mask=chunk < chunks, other=float("-inf"))
+    return tl.max(values, axis=0), values
+
+
+@triton.jit
+def is_finite(number):
+    return tl.abs(number) < float("inf")
+
+
+@triton.jit
+def weights_of(scores, peak, temperature):
+    """exp((scores - peak) / temperature) in units of 2**-40, as int64."""
+    relative = tl.div_rn(scores - peak, temperature)
+    relative = tl.where(relative > -60.0, relative, -60.0)
+    # Cody and Waite's reduction, then Taylor's series up to degree 7: |rest| < 0.35, an error under half a unit
+    twos = (relative * 1.4426950408889634 + _ROUND) - _ROUND
+    rest = relative - twos * _LN2_HIGH
+    rest = rest - twos * _LN2_LOW
+    series = rest * (1.0 / 5040) + (1.0 / 720)
+    series = series * rest + (1.0 / 120)
+    series = series * rest + (1.0 / 24)
+    series = series * rest + (1.0 / 6)
+    series = series * rest + 0.5
+    series = series * rest + 1.0
+    series = series * rest + 1.0
+    power = ((twos.to(tl.int32) + (127 + 40)) << 23).to(tl.float32, bitcast=True)  # times 2**40, which is exact
+    return (series * power).to(tl.int64)
+
+
+@triton.jit
+def ordered_keys(scores):
+    """int32 in the order of the scores; equal scores, 0 and -0 among them, have equal keys."""
+    bits = tl.where(scores == 0, 0.0, scores).to(tl.int32, bitcast=True)
+    return tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
+
+
+@triton.jit
+def scores_of_keys(keys):
+    """What `ordered_keys` was given."""
+    return tl.where(keys >= 0, keys, keys ^ 0x7FFFFFFF).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def kept_weights(scores, peak, temperature, min_p, threshold, last_id, columns, RANKED: tl.constexpr):
+    """The row's weights; 0 for tokens that min-p drops, or top-k and top-p.
+
+    Those are the tokens under the key `threshold` and, of those at it, the ones with ids past `last_id`.
+    """
+    weights = weights_of(scores, peak, temperature)
+    least = (min_p.to(tl.float64) * 1099511627776.0).to(tl.int64)
+    kept = weights >= least
+    if RANKED:
+        keys = ordered_keys(scores)
+        kept = kept & ((keys > threshold) | ((keys == threshold) & (columns <= last_id)))
+    return tl.where(kept, weights, 0)
+
+
+@triton.jit
+def uniform(seed, position):
+    """A float64 in [0, 1): what `palmette.runtime.philox.uniform` gives for draw 0."""
+    zero = tl.zeros_like(position).to(tl.uint32)
+    first, second, _, _ = tl.philox(seed, position.to(tl.uint32), zero, zero, zero)
+    bits = ((first >> 5).to(tl.int64) << 26) | (second >> 6).to(tl.int64)
+    return bits.to(tl.float64) * 1.1102230246251565e-16  # 2**-53

@@ -1,0 +1,101 @@
+"""A token for each row of a step: the protocol, its two forms, and which of them a device takes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .batch import NOT_FINITE, NOTHING_ALLOWED, Int32Array
+from .philox import uniform
+from .sampled import Sampled
+from .score_shaping import ScoreShaper
+from .slot_options import SlotOptions
+from .token_choice import argmax_rows, draw, drop_unlikely, kept_by_rank, likeliest, token_weights
+from .upload import upload
+
+
+class TokenChooser(Protocol):
+    """Chooses tokens by the options of the rows' slots."""
+
+    def choose(
+        self, logits: Tensor, slots: Int32Array, output_positions: Int32Array, mask_rows: Int32Array | None
+    ) -> Sampled:
+        """Tokens of logits [S, V], which are left as they are; each is also written to its slot's last token.
+
+        Args:
+            slots, output_positions: [S].
+            mask_rows: [S], rows of the mask table, or `UNCONSTRAINED`; None for no masks.
+        """
+
+
+class TorchChooser:
+    """The choice in torch's operators: for CPUs, and what the kernels are held to."""
+
+    def __init__(self, options: SlotOptions, shaper: ScoreShaper, last_tokens: Tensor, valid_vocab: int) -> None:
+        self._options = options
+        self._shaper = shaper
+        self._last_tokens = last_tokens
+        self._valid = valid_vocab
+        self._device = last_tokens.device
+
+    def choose(
+        self, logits: Tensor, slots: Int32Array, output_positions: Int32Array, mask_rows: Int32Array | None
+    ) -> Sampled:
+        """See `TokenChooser`."""
+        scores = self._shaper.shape(logits[:, : self._valid], slots, output_positions, mask_rows)
+        token_ids = self._choose(scores, slots, output_positions)
+        known = token_ids.clamp(min=0)
+        self._last_tokens[self._upload(slots)] = known
+        sampled = Sampled.empty(len(slots), self._options.logprobs[slots], self._valid, self._device)
+        sampled.token_ids.copy_(token_ids)
+        if len(sampled.asked):
+            fill_logprobs(sampled, logits, known, self._upload(sampled.asked), self._valid)
+        return sampled
+
+    def _choose(self, scores: Tensor, slots: Int32Array, output_positions: Int32Array) -> Tensor:
+        """[S] int64: the argmax of greedy rows, a draw for the others; negative where there is nothing to choose."""
+        token_ids = argmax_rows(scores)
+        peaks = scores.gather(1, token_ids[:, None])
+        random = np.flatnonzero(~self._options.greedy[slots])
+        if len(random):
+            rows = self._upload(random)
+            token_ids[rows] = self._draw(
+                scores[rows].float(), peaks[rows].float(), slots[random], output_positions[random]
+            )
+        failures = torch.where(peaks[:, 0] == -torch.inf, NOTHING_ALLOWED, NOT_FINITE)
+        return torch.where(peaks[:, 0].isfinite(), token_ids, failures)
+
+    def _draw(self, scores: Tensor, peaks: Tensor, slots: Int32Array, output_positions: Int32Array) -> Tensor:
+        on_device = self._upload(slots)
+        options = self._options.draw_options(on_device)
+        weights = token_weights(scores, peaks, options.temperature)
+        ranked = np.flatnonzero(self._options.ranked[slots])
+        if len(ranked):
+            rows = self._upload(ranked)
+            weights[rows] *= kept_by_rank(scores[rows], peaks[rows], options.rows(rows))
+        if self._options.floored[slots].any():
+            weights = drop_unlikely(weights, options.min_p)
+        return draw(weights, uniform(self._options.seeds(on_device), self._upload(output_positions)))
+
+    def _upload(self, indices: np.ndarray[tuple[int], np.dtype[np.integer]]) -> Tensor:
+        return upload(indices.astype(np.int64), self._device)
+
+
+def fill_logprobs(sampled: Sampled, logits: Tensor, token_ids: Tensor, rows: Tensor, valid_vocab: int) -> None:
+    """Fill in the log-probabilities of the rows that ask for them.
+
+    Args:
+        logits: [S, V], raw.
+        token_ids: [S] int64, what was sampled; 0 where that failed.
+        rows: [A] int64, `sampled.asked` on the device.
+    """
+    raw = logits[rows].float()
+    total = raw.logsumexp(dim=1, keepdim=True)
+    sampled.asked_logprobs.copy_((raw.gather(1, token_ids[rows, None]) - total)[:, 0])
+    if most := sampled.most:
+        ids, values = likeliest(raw[:, :valid_vocab], most)
+        sampled.top_ids.copy_(ids)
+        sampled.top_logprobs.copy_(values - total)

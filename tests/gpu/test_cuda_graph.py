@@ -1,0 +1,70 @@
+"""Steps that are recorded and replayed answer what the same steps launched kernel by kernel do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.step_plans import PlannedRow, StepPlanner
+from tests.tiny_families import write_family
+from tests.tiny_models import tiny_config, write_tiny_model
+
+from palmette.runtime.batch import FROM_SLOT
+from palmette.runtime.config import EngineConfig
+from palmette.runtime.model_runner import ModelRunner
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+SHAPE = tiny_config(head_dim=64, num_attention_heads=4, num_key_value_heads=2, hidden_size=128)
+
+
+def runner_of(folder: Path, **settings: Any) -> ModelRunner:
+    config = EngineConfig(max_total_tokens=4096, mask_rows=4, max_running_requests=64, device="cuda", **settings)
+    return ModelRunner.load(folder, config)
+
+
+def outputs(runner: ModelRunner, lengths: list[int], steps: int) -> list[list[int]]:
+    """Greedy tokens of prompts of these lengths: a mixed step, decodes, and a step with a longer row among them."""
+    rng = np.random.default_rng(0)
+    planner = StepPlanner(runner.num_pages, runner.page_size)
+    requests = [planner.request(rng.integers(3, 300, length).tolist(), most_tokens=length + 40) for length in lengths]
+    found: list[list[int]] = [[] for _ in requests]
+    for step in range(steps):
+        rows = [
+            PlannedRow(request, request.prompt if step == 0 else [FROM_SLOT])
+            for request in sorted(requests, key=lambda each: len(each.prompt))
+        ]
+        if step == steps - 2:  # forced tokens: two in a row
+            rows[-1] = PlannedRow(rows[-1].request, [7, 8])
+        result = runner.launch(planner.plan(rows)).result()
+        for row, token in zip(rows, result.token_ids.tolist(), strict=True):
+            found[requests.index(row.request)].append(token)
+    return found
+
+
+@pytest.mark.parametrize("backend", ["flashinfer", "triton", "torch_native"])
+@pytest.mark.parametrize("lengths", [[5], [1, 30, 2], list(range(1, 20)), [400, 90]])
+def test_replayed_steps_equal_launched_ones(tmp_path: Path, backend: str, lengths: list[int]) -> None:
+    """Decode steps as one graph, mixed ones in pieces, padded to sizes that were recorded with other rows."""
+    if backend == "flashinfer":
+        pytest.importorskip("flashinfer")
+    folder = write_tiny_model(tmp_path, SHAPE)
+    settings = {"dtype": "bfloat16", "attention_backend": backend}
+    replaying = runner_of(folder, **settings)
+    expected = outputs(runner_of(folder, cuda_graphs=False, **settings), lengths, 12)
+    assert outputs(replaying, lengths, 12) == expected
+    assert outputs(replaying, lengths, 12) == expected  # every graph is recorded by now
+
+
+@pytest.mark.parametrize("case", ["gemma3", "qwen3", "phi3"])
+def test_families_can_be_replayed(tmp_path: Path, case: str) -> None:
+    """Windows, caps, and norms of heads, in float32."""
+    folder = write_family(tmp_path, case)
+    expected = outputs(runner_of(folder, dtype="float32", cuda_graphs=False), [3, 17, 40], 12)
+    assert outputs(runner_of(folder, dtype="float32"), [3, 17, 40], 12) == expected

@@ -1,0 +1,57 @@
+"""The sampling kernels, for the vocabularies of Llama 3.1 8B and of the grammar benchmarks, and an odd one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from palmette.runtime.kernels import sampling, sampling_rank
+
+_SCORES = {"stride": "i32:16", "shaped": "*fp32", "shaped_rows": "*i32", "masks": "*i32", "mask_rows": "*i32"}
+_PEAKS = {"slots": "*i32", "options": "*i32", "peaks": "*fp32", "thresholds": "*i32", "chunks": "i32", "count": "i32"}
+_CHUNKS = _SCORES | {"peaks": "*fp32", "places": "*i32", "a_chunk": "i32", "chunks": "i32"}
+_SUMS = _SCORES | _PEAKS | {"sums": "*i64", "a_chunk": "i32"}
+_TOKENS = _SCORES | _PEAKS | {
+    "positions": "*i32",
+    "places": "*i32",
+    "sums": "*i64",
+    "token_ids": "*i32",
+    "last_tokens": "*i64",
+}  # fmt: skip
+_RANKED = _SCORES | _PEAKS | {"ranked": "*i32", "scratch": "*i32", "number": "i32"}
+
+
+def _row(width: int, valid: int, *, shaped: bool = False, masked: bool = False) -> dict[str, Any]:
+    absent = ({} if shaped else {"shaped": None}) | ({} if masked else {"masks": None})
+    return {"WIDTH": width, "VALID": valid, "SHAPED": shaped, "MASKED": masked} | absent
+
+
+def _four(dtype: str, row: dict[str, Any]) -> list[tuple[Any, str, dict[str, str], dict[str, Any]]]:
+    """All kernels of a step with random rows, some of them ranked."""
+    logits, full = {"logits": f"*{dtype}"}, row | {"BLOCK": 4096, "CHUNKS": 32, "RANKED": True}
+    return [
+        (sampling, "_chunk_peaks", logits | _CHUNKS, row | {"BLOCK": 4096, "num_warps": 4}),
+        (sampling, "_block_weights", logits | _SUMS, full | {"num_warps": 8}),
+        (sampling, "_row_tokens", logits | _TOKENS, full | {"RANDOM": True, "num_warps": 8}),
+        (
+            sampling_rank,
+            "_row_thresholds",
+            logits | _RANKED,
+            row | {"BLOCK": 2048, "CHUNKS": 32, "num_warps": 8},
+        ),
+    ]
+
+
+_GREEDY = {"thresholds": None, "sums": None, "RANKED": False, "BLOCK": 4096, "CHUNKS": 32}
+
+SIGNATURES: list[tuple[Any, str, dict[str, str], dict[str, Any]]] = [
+    *_four("bf16", _row(128256, 128000)),
+    *_four("bf16", _row(49152, 49152, masked=True)),
+    *_four("fp32", _row(151936, 151669, shaped=True, masked=True)),
+    *_four("fp16", _row(50257, 50257, shaped=True)),
+    (
+        sampling,
+        "_row_tokens",
+        {"logits": "*bf16"} | _TOKENS,
+        _row(128256, 128256) | _GREEDY | {"RANDOM": False, "num_warps": 1},
+    ),
+]
