@@ -104,6 +104,7 @@ class ModelRunner:
             placement.device,
             valid_vocab=None if valid_vocab is None else min(valid_vocab, config.vocab_size),
         )
+        sampler.warm_up(placement.dtype)
         attention = attention_backend(settings.attention_backend, storage)
         _compile(attention, model)
         graphs = settings.cuda_graphs and placement.device.type == "cuda" and placement.world == 1

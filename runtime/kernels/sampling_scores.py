@@ -37,8 +37,8 @@ def row_scores(
 ):
     """float32 scores of these columns of a row: -inf past the vocabulary and where the row's mask does not allow.
 
-    `words` says in which word of a mask each column is; of columns that share words, one number does for all. A row of
-    `shaped` (penalties, mask and bias are in it) stands for the row of logits where `shaped_row` says so.
+    A row of `shaped` (penalties, mask and bias are in it) stands for the row of logits where `shaped_row` says so.
+    `words` [n] are the words of a mask that say which columns [n] it allows; columns [n, 32] if TILED.
     """
     # the padding is read and then dropped: a bound that is a multiple of 16 keeps the loads wide
     inside = columns < WIDTH
