@@ -56,7 +56,7 @@ class SamplingRows(NamedTuple):
 def choose_tokens(
     logits: Tensor,
     rows: SamplingRows,
-    options: Tensor,
+    slot_table: Tensor,
     masks: Tensor | None,
     shaped: Tensor | None,
     last_tokens: Tensor,
@@ -70,7 +70,7 @@ def choose_tokens(
 
     Args:
         logits: [S, V] float32, bfloat16 or float16, the columns of a row beside each other.
-        options: [max_slots, 8] int32, the table of `palmette.runtime.slot_options`.
+        slot_table: [max_slots, 8] int32, the table of `palmette.runtime.slot_options`.
         masks: [rows, ceil(V / 32)] int32, the mask table; None where no row is masked.
         shaped: [n, V] float32; None where there are none.
         last_tokens: [max_slots] int64, written; 0 where no token could be chosen.
@@ -101,16 +101,16 @@ def choose_tokens(
     thresholds: Tensor | None = None
     if random:
         if len(rows.ranked):
-            thresholds = rank_rows(scores, rows.ranked, rows.slots, options, peaks, chunks, scratch, flags, parts)
+            thresholds = rank_rows(scores, rows.ranked, rows.slots, slot_table, peaks, chunks, scratch, flags, parts)
         sums = torch.empty((count, blocks), dtype=torch.int64, device=logits.device)
         _block_weights[(count * chunks,)](
-            *scores, rows.slots, options, peaks, thresholds, sums, a_chunk, chunks, count, **flags, **parts, num_warps=8
+            *scores, rows.slots, slot_table, peaks, thresholds, sums, a_chunk, chunks, count, **flags, **parts, num_warps=8
         )
     _row_tokens[(count,)](
         *scores,
         rows.slots,
         rows.positions,
-        options,
+        slot_table,
         peaks,
         places,
         thresholds,
@@ -179,7 +179,7 @@ def _block_weights(
     masks,
     mask_rows,
     slots,
-    options,
+    slot_table,
     peaks,
     thresholds,
     sums,
@@ -199,9 +199,9 @@ def _block_weights(
     row, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
     slot = tl.load(slots + row)
     peak, _values = row_peak(peaks, row, chunks, CHUNKS)
-    if (option_word(options, slot, 7) != 0) & is_finite(peak):
+    if (option_word(slot_table, slot, 7) != 0) & is_finite(peak):
         shaped_row, mask_row = tl.load(shaped_rows + row), tl.load(mask_rows + row)
-        temperature, min_p = option_float(options, slot, 4), option_float(options, slot, 5)
+        temperature, min_p = option_float(slot_table, slot, 4), option_float(slot_table, slot, 5)
         threshold, last_id = 0, 0
         if RANKED:
             threshold, last_id = tl.load(thresholds + row), tl.load(thresholds + count + row)
@@ -242,7 +242,7 @@ def _row_tokens(
     mask_rows,
     slots,
     positions,
-    options,
+    slot_table,
     peaks,
     places,
     thresholds,
@@ -270,15 +270,15 @@ def _row_tokens(
     token = tl.min(tl.where(values == peak, firsts, _LARGEST), axis=0)
     token = tl.where(peak == float("-inf"), _NOTHING_ALLOWED, tl.where(is_finite(peak), token, _NOT_FINITE))
     if RANDOM:  # noqa: SIM102  # this is decided when the kernel is compiled
-        if (option_word(options, slot, 7) != 0) & is_finite(peak):
+        if (option_word(slot_table, slot, 7) != 0) & is_finite(peak):
             shaped_row, mask_row = tl.load(shaped_rows + row), tl.load(mask_rows + row)
-            temperature, min_p = option_float(options, slot, 4), option_float(options, slot, 5)
+            temperature, min_p = option_float(slot_table, slot, 4), option_float(slot_table, slot, 5)
             threshold, last_id = 0, 0
             if RANKED:
                 threshold, last_id = tl.load(thresholds + row), tl.load(thresholds + count + row)
             # the block where the cumulative weight passes the random share, then the token in it
             parts = tl.load(sums + row * blocks + chunk, mask=chunk < blocks, other=0)
-            number = uniform(option_long(options, slot, 0), tl.load(positions + row))
+            number = uniform(option_long(slot_table, slot, 0), tl.load(positions + row))
             total = tl.sum(parts, axis=0)
             share = tl.minimum((number * total.to(tl.float64)).to(tl.int64), total - 1)
             passed = (tl.cumsum(parts, axis=0) <= share) & (chunk < blocks)

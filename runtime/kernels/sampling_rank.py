@@ -55,7 +55,7 @@ def rank_rows(
     scores: tuple[Any, ...],
     ranked: Tensor,
     slots: Tensor,
-    options: Tensor,
+    slot_table: Tensor,
     peaks: Tensor,
     chunks: int,
     scratch: RankScratch,
@@ -68,7 +68,7 @@ def rank_rows(
         scores, flags, parts: arguments of the kernels of `palmette.runtime.kernels.sampling`.
         ranked: [N] int32, the rows with top-k or top-p.
         slots: [S] int32.
-        options: [max_slots, 8] int32.
+        slot_table: [max_slots, 8] int32.
         peaks: [S, chunks] float32.
     """
     count = len(slots)
@@ -77,7 +77,7 @@ def rank_rows(
     _row_thresholds[(programs,)](
         *scores,
         slots,
-        options,
+        slot_table,
         peaks,
         ranked,
         scratch.rows(programs),
@@ -102,7 +102,7 @@ def _row_thresholds(
     masks,
     mask_rows,
     slots,
-    options,
+    slot_table,
     peaks,
     ranked,
     scratch,
@@ -126,8 +126,8 @@ def _row_thresholds(
         peak, _values = row_peak(peaks, row, chunks, CHUNKS)
         if is_finite(peak):
             shaped_row, mask_row = tl.load(shaped_rows + row), tl.load(mask_rows + row)
-            temperature, top_k = option_float(options, slot, 4), option_word(options, slot, 6)
-            top_p = option_long(options, slot, 2).to(tl.float64, bitcast=True)
+            temperature, top_k = option_float(slot_table, slot, 4), option_word(slot_table, slot, 6)
+            top_p = option_long(slot_table, slot, 2).to(tl.float64, bitcast=True)
             top = ordered_keys(peak).to(tl.int64) + 1
             low = tl.full((), _LOWEST_KEY, tl.int64)
             spare = tl.full((), _LARGEST, tl.int64)

@@ -63,22 +63,22 @@ def row_scores(
 
 
 @triton.jit
-def option_word(options, slot, word: tl.constexpr):
+def option_word(slot_table, slot, word: tl.constexpr):
     """One int32 word of a slot's options."""
-    return tl.load(options + slot * WORDS_A_SLOT + word)
+    return tl.load(slot_table + slot * WORDS_A_SLOT + word)
 
 
 @triton.jit
-def option_float(options, slot, word: tl.constexpr):
+def option_float(slot_table, slot, word: tl.constexpr):
     """One float32 of a slot's options."""
-    return option_word(options, slot, word).to(tl.float32, bitcast=True)
+    return option_word(slot_table, slot, word).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def option_long(options, slot, word: tl.constexpr):
+def option_long(slot_table, slot, word: tl.constexpr):
     """64 bits of a slot's options, as int64."""
-    low = option_word(options, slot, word).to(tl.int64) & 0xFFFFFFFF
-    return (option_word(options, slot, word + 1).to(tl.int64) << 32) | low
+    low = option_word(slot_table, slot, word).to(tl.int64) & 0xFFFFFFFF
+    return (option_word(slot_table, slot, word + 1).to(tl.int64) << 32) | low
 
 
 @triton.jit

@@ -20,16 +20,16 @@ def warm_up(width: int, valid_vocab: int, dtype: torch.dtype, device: torch.devi
     logits = torch.zeros((1, width), dtype=dtype, device=device)
     zero = torch.zeros(1, dtype=torch.int32, device=device)
     masks = torch.full((1, -(-width // 32)), -1, dtype=torch.int32, device=device)
-    options = torch.zeros((1, WORDS_A_SLOT.value), dtype=torch.int32, device=device)
-    options.view(torch.float32)[0, 4] = 1.0  # temperature
-    options[0, 6:] = 1  # top-k, and that the slot is random
+    slot_table = torch.zeros((1, WORDS_A_SLOT.value), dtype=torch.int32, device=device)
+    slot_table.view(torch.float32)[0, 4] = 1.0  # temperature
+    slot_table[0, 6:] = 1  # top-k, and that the slot is random
     last_tokens, token_ids = torch.zeros(1, dtype=torch.int64, device=device), torch.empty_like(zero)
     scratch = RankScratch(width, device)
     for masked, (random, ranked) in product((False, True), ((False, False), (True, False), (True, True))):
         choose_tokens(
             logits,
             SamplingRows(zero, zero, zero if masked else zero - 1, zero - 1, zero if ranked else zero[:0]),
-            options,
+            slot_table,
             masks if masked else None,
             None,
             last_tokens,

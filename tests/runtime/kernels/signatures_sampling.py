@@ -7,7 +7,7 @@ from typing import Any
 from palmette.runtime.kernels import sampling, sampling_rank
 
 _SCORES = {"stride": "i32:16", "shaped": "*fp32", "shaped_rows": "*i32", "masks": "*i32", "mask_rows": "*i32"}
-_PEAKS = {"slots": "*i32", "options": "*i32", "peaks": "*fp32", "thresholds": "*i32", "chunks": "i32", "count": "i32"}
+_PEAKS = {"slots": "*i32", "slot_table": "*i32", "peaks": "*fp32", "thresholds": "*i32", "chunks": "i32", "count": "i32"}
 _CHUNKS = _SCORES | {"peaks": "*fp32", "places": "*i32", "a_chunk": "i32", "chunks": "i32"}
 _SUMS = _SCORES | _PEAKS | {"sums": "*i64", "a_chunk": "i32"}
 _TOKENS = _SCORES | _PEAKS | {
