@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,7 +122,12 @@ class FlashInferAttention:
 
     def warm_up(self, layers: Sequence[RadixAttention]) -> None:
         """Compile, or load, every kernel that a model's layers may need."""
-        for layer in kinds_of(layers):
+        kinds = kinds_of(layers)
+        families: tuple[Family, ...] = ("fa2", "fa3") if self._hopper else ("fa2",)
+        dtype = self._storage.keys[0].dtype
+        with ThreadPoolExecutor() as pool:  # nvcc takes up to a minute for each, on one core
+            list(pool.map(lambda of: Kind.of(of[0], dtype).kernels(of[1]), itertools.product(kinds, families)))
+        for layer in kinds:
             total = layer.num_heads + 2 * layer.num_kv_heads
             for tokens, decode in ((1, True), (16, False), (192, False)):  # decodes; FlashAttention 2; 3 on a Hopper
                 self.plan(spare_plan(self._storage, tokens, decode=decode))
