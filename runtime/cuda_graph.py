@@ -70,6 +70,7 @@ class StepGraphs:
         self._last_tokens = last_tokens
         self._context_length = context_length
         self._recording = _Recording()
+        self._outputs = torch.empty(0)
         self._decodes: dict[int, _DecodeGraph | None] = {}
         self._mixed: dict[int, _MixedGraph] = {}
 
@@ -99,6 +100,17 @@ class StepGraphs:
         """[T, hidden_size] of a buffer's tokens."""
         inputs = buffer.inputs
         return self._model.hidden(inputs.known_tokens(self._last_tokens), inputs.positions, attention)
+
+    def outputs(self, size: int) -> Tensor:
+        """Where decode steps of so many rows leave their logits: one memory for all of them, read before the next step.
+
+        Were it each graph's own, those of all sizes would take gigabytes.
+        """
+        if len(self._outputs) < size:
+            shape = (max(size, 2 * len(self._outputs)), self._model.config.vocab_size)
+            placement = self._model.placement
+            self._outputs = torch.empty(shape, dtype=placement.dtype, device=placement.device)
+        return self._outputs[:size]
 
     def logits(self, buffer: InputBuffer, attention: AttentionBackend) -> Tensor:
         """[T, vocab_size] of a buffer's tokens."""
@@ -152,8 +164,9 @@ class _DecodeGraph:
     def _record(self) -> torch.cuda.CUDAGraph:
         with self._recording.stream():
             self._step.logits(self._buffer, self._attention)  # what is compiled or allocated once must not be recorded
+            self._logits = self._step.outputs(self._size)  # outside of what graphs share, which the next may overwrite
             graph = self._recording.begin()
-            self._logits = self._step.logits(self._buffer, self._attention)
+            self._logits.copy_(self._step.logits(self._buffer, self._attention))
             graph.capture_end()
         return graph
 
