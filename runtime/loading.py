@@ -8,13 +8,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from palmette.constrained import MaskTable, Vocabulary, grammar_backend
 from palmette.constrained.collector import UNCOLLECTED
 from palmette.constrained.compiler import warm_up
 from palmette.constrained.limits import DEFAULT_LIMITS
 
+from .batch import Runner
 from .config import EngineConfig
 from .engine import Engine
 from .errors import ModelLoadError, RequestError
@@ -29,9 +30,6 @@ from .models import ModelConfig
 from .program import ModelInfo
 from .scheduler import Scheduler
 from .tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from .model_runner import ModelRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def load_scheduler(config: EngineConfig) -> LoadedEngine:
         special_tokens=tokenizer.special_tokens,
         sampling_defaults=defaults,
     )
-    on_gpu = runner.device.type == "cuda"  # a CPU has nobody to overlap with
+    on_gpu = runner.device_type == "cuda"  # a CPU has nobody to overlap with
     return LoadedEngine(scheduler, tokenizer, info, on_gpu if config.overlap is None else config.overlap)
 
 
@@ -106,7 +104,33 @@ def _warm_grammars(path: Path, tokenizer: Tokenizer) -> None:
             _ = tokenizer.vocabulary(ModelConfig.from_folder(path).vocab_size).slices
 
 
-def build_scheduler(runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig) -> Scheduler:
+class ModelSizes(Protocol):
+    """What a scheduler must know of a model."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def context_length(self) -> int: ...
+
+
+class SizedRunner(Runner, Protocol):
+    """A runner, and what a scheduler is built by."""
+
+    @property
+    def config(self) -> ModelSizes: ...
+
+    @property
+    def device_type(self) -> str: ...
+
+    @property
+    def num_pages(self) -> int: ...
+
+    @property
+    def page_size(self) -> int: ...
+
+
+def build_scheduler(runner: SizedRunner, tokenizer: Tokenizer, config: EngineConfig) -> Scheduler:
     """The scheduler of a loaded model, with grammars over its vocabulary."""
     vocabulary = tokenizer.vocabulary(runner.config.vocab_size)
     return Scheduler(
@@ -115,7 +139,7 @@ def build_scheduler(runner: ModelRunner, tokenizer: Tokenizer, config: EngineCon
         num_pages=runner.num_pages,
         page_size=runner.page_size,
         context_length=context_length(runner, config),
-        device_type=runner.device.type,
+        device_type=runner.device_type,
         vocab_size=min(runner.config.vocab_size, len(tokenizer.token_bytes)),  # more logits than tokens are common
         mask_table=MaskTable(config.mask_rows, vocabulary),
         grammar_queue=grammar_queue(vocabulary, config),
@@ -138,7 +162,7 @@ def grammar_queue(vocabulary: Vocabulary, config: EngineConfig) -> GrammarQueue:
     return GrammarQueue(compiler, cache=cache)
 
 
-def context_length(runner: ModelRunner, config: EngineConfig) -> int:
+def context_length(runner: SizedRunner, config: EngineConfig) -> int:
     """Most tokens of prompt and output: the model's own length unless a shorter one is set.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,21 +11,23 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from .attention import AttentionBackend, AttentionPlan, CompiledAttention, attention_backend
+from .attention import AttentionBackend, AttentionPlan, attention_backend, compiled_attention
 from .batch import Int32Array, StepPlan
-from .config import EngineConfig, Sizes
-from .cuda_graph import StepGraphs
-from .device_memory import pool_bytes
+from .config import EngineConfig
+from .cuda_graph import MOST_TOKENS, StepGraphs
+from .device_memory import recorded_bytes
 from .errors import ModelLoadError, RequestError
-from .kv_storage import KVStorage, pages_for_memory
+from .kv_storage import KVStorage
 from .layers.attention import RadixAttention
 from .layers.operators import operators_for
 from .layers.placement import Alone, Collective, Placement
 from .models import CausalLM, ModelConfig
 from .pinned_staging import PinnedStaging
+from .pool_sizing import sized_storage
 from .runner_step import DeviceTimer, RunnerStep, Scores
 from .sampler import Sampler
 from .step_inputs import InputUpload
+from .step_recorder import CudaStepRecorder, StepRecorder
 from .token_choice import likeliest
 from .weights import Checkpoint, open_checkpoint
 
@@ -53,12 +56,15 @@ class ModelRunner:
         *,
         attention: AttentionBackend | None = None,
         context_length: int | None = None,
+        recorder: StepRecorder | None = None,
     ) -> None:
         """Put together what a step passes through.
 
         Args:
             attention: None picks the device's best.
-            context_length: most tokens of prompt and output, where steps are to be recorded as CUDA graphs.
+            context_length: most tokens of prompt and output, where steps are to be recorded as CUDA graphs, of a model
+                that only launches.
+            recorder: of those steps; None is the GPU's.
         """
         self.model = model
         self.storage = storage
@@ -68,7 +74,9 @@ class ModelRunner:
         self._use_thread = operators_for(model.placement).use_thread
         self._staging = PinnedStaging(self.device)
         self._inputs = InputUpload(self._staging)
-        self._graphs = None if context_length is None else self._step_graphs(context_length)
+        self._graphs: StepGraphs | None = None
+        if context_length is not None and model.launches_only:
+            self._graphs = self._step_graphs(context_length, recorder)
 
     @classmethod
     def load(
@@ -93,10 +101,18 @@ class ModelRunner:
         """
         checkpoint = open_checkpoint(path, settings.model_impl)
         placement = place(checkpoint, settings, rank=rank, world=world, collective=collective)
-        model = checkpoint.load(placement, load_format=settings.load_format, seed=settings.seed or 0)
-        config = model.config
+        with _current(placement.device):
+            model = checkpoint.load(placement, load_format=settings.load_format, seed=settings.seed or 0)
+            return cls._of_model(model, settings, valid_vocab)
+
+    @classmethod
+    def _of_model(cls, model: CausalLM, settings: EngineConfig, valid_vocab: int | None) -> ModelRunner:
+        """Give a loaded model all that it needs to run."""
+        placement, config = model.placement, model.config
         sizes = settings.sizes_for(placement.device.type)
-        storage = _kv_storage(model, settings, sizes)
+        graphs = settings.cuda_graphs and placement.device.type == "cuda" and placement.world == 1
+        recorded = min(MOST_TOKENS, sizes.max_running_requests) if graphs and model.launches_only else 0
+        storage = sized_storage(model, settings, sizes, recorded_tokens=recorded)
         sampler = Sampler(
             config.vocab_size,
             sizes.max_running_requests,
@@ -105,15 +121,19 @@ class ModelRunner:
             valid_vocab=None if valid_vocab is None else min(valid_vocab, config.vocab_size),
         )
         sampler.warm_up(placement.dtype)
-        attention = attention_backend(settings.attention_backend, storage)
-        _compile(attention, model)
-        graphs = settings.cuda_graphs and placement.device.type == "cuda" and placement.world == 1
+        with torch.inference_mode():
+            attention = compiled_attention(settings.attention_backend, storage, _attention_layers(model))
         context_length = settings.context_length or config.context_length
-        return cls(model, storage, sampler, attention=attention, context_length=context_length if graphs else None)
+        return cls(model, storage, sampler, attention=attention, context_length=context_length if recorded else None)
 
     @property
     def config(self) -> ModelConfig:
         return self.model.config
+
+    @property
+    def device_type(self) -> str:
+        """ "cpu" or "cuda"."""
+        return self.device.type
 
     @property
     def num_pages(self) -> int:
@@ -188,11 +208,13 @@ class ModelRunner:
     def _upload(self, array: npt.NDArray[np.int32]) -> Tensor:
         return self._staging.upload([array])[0]
 
-    def _step_graphs(self, context_length: int) -> StepGraphs | None:
-        if not self.model.launches_only:
-            return None
+    def _step_graphs(self, context_length: int, recorder: StepRecorder | None) -> StepGraphs:
+        last_tokens = self.sampler.last_tokens
+        if recorder is None:
+            most_bytes = recorded_bytes(self.config, self.model.placement, min(MOST_TOKENS, len(last_tokens)))
+            recorder = CudaStepRecorder(self.device, most_bytes)
         return StepGraphs(
-            self.model, self._attention, self.storage, self.sampler.last_tokens, self._inputs, context_length
+            self.model, self._attention, self.storage, last_tokens, self._inputs, context_length, recorder
         )
 
 
@@ -209,14 +231,12 @@ def _last_tokens(plan: StepPlan) -> Int32Array:
     return plan.query_indptr[1:][plan.sample_rows] - 1
 
 
-def _compile(attention: AttentionBackend, model: CausalLM) -> None:
-    """Have what the model's attention needs compiled now, so that no request waits for it."""
-    if isinstance(attention, CompiledAttention) and isinstance(model, nn.Module):
-        with torch.inference_mode():
-            attention.warm_up([layer for layer in model.modules() if isinstance(layer, RadixAttention)])
+def _attention_layers(model: CausalLM) -> list[RadixAttention]:
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    return [module for module in modules if isinstance(module, RadixAttention)]
 
 
-# -- where a model goes, and how much of the KV cache fits ------------------------------------------------------------
+# -- where a model goes -----------------------------------------------------------------------------------------------
 
 
 def place(
@@ -245,7 +265,7 @@ def place(
 
 def _device(name: str | None) -> torch.device:
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -254,45 +274,11 @@ def _device(name: str | None) -> torch.device:
         raise RequestError(f"device={name!r} is not supported; known: {', '.join(_DEVICES)}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise RequestError(f"device={name!r} is not there: {torch.cuda.device_count()} CUDA devices were found")
+    if device.type == "cuda" and device.index is None:  # another thread may have another current device
+        return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
-def _kv_storage(model: CausalLM, settings: EngineConfig, sizes: Sizes) -> KVStorage:
-    """The KV pool that `settings` ask for.
-
-    Raises:
-        RequestError: it holds no page, or there is no memory for it.
-    """
-    num_pages = _num_pages(model, settings, sizes)
-    try:
-        return KVStorage(model.config, model.placement, num_pages=num_pages, page_size=sizes.page_size)
-    except RuntimeError as error:  # torch's errors of memory
-        raise RequestError(
-            f"{model.placement.device} has no memory for a KV pool of {num_pages * sizes.page_size} tokens: lower "
-            "max_total_tokens, memory_bytes or page_size"
-        ) from error
-
-
-def _num_pages(model: CausalLM, settings: EngineConfig, sizes: Sizes) -> int:
-    """Pages of the KV pool, no more than all requests at their longest could use."""
-    page_size = sizes.page_size
-    if settings.max_total_tokens is not None:
-        return -(-settings.max_total_tokens // page_size)
-    memory = settings.memory_bytes or pool_bytes(
-        model,
-        mem_fraction=sizes.mem_fraction,
-        step_tokens=sizes.chunk_size,
-        sampled_rows=min(sizes.max_running_requests, sizes.chunk_size),
-    )
-    pages = pages_for_memory(model.config, model.placement, memory_bytes=memory, page_size=page_size)
-    if pages < 1:
-        raise RequestError(_too_small(settings, sizes, memory))
-    longest = -(-(settings.context_length or model.config.context_length) // page_size)
-    return min(pages, sizes.max_running_requests * longest)
-
-
-def _too_small(settings: EngineConfig, sizes: Sizes, memory_bytes: int) -> str:
-    given = f"memory_bytes={memory_bytes}"
-    if settings.memory_bytes is None:
-        given = f"the memory that mem_fraction={sizes.mem_fraction} leaves beside the weights and the largest step"
-    return f"{given} holds not one page of {sizes.page_size} tokens of this model's KV cache"
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Where a GPU is the thread's current device: Triton launches there, wherever the tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

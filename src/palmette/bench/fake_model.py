@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from palmette.runtime.batch import UNCONSTRAINED, Int32Array, StepMasks, StepPla
 if TYPE_CHECKING:
     from palmette.runtime.config import EngineConfig
     from palmette.runtime.loading import LoadedEngine
-    from palmette.runtime.model_runner import ModelRunner
 
 LOADER = "palmette.bench.fake_model:load"
 """What `Runtime.start` takes as `loader`."""
@@ -99,7 +98,7 @@ def load(config: EngineConfig, *, step_s: float = 0.0) -> LoadedEngine:
         eos_token=tokenizer.eos_token,
         special_tokens=tokenizer.special_tokens,
     )
-    scheduler = build_scheduler(cast("ModelRunner", runner), tokenizer, config)
+    scheduler = build_scheduler(runner, tokenizer, config)
     return LoadedEngine(scheduler, tokenizer, info, config.overlap is not False)
 
 
@@ -120,9 +119,11 @@ class FakeRunner:
     """Runs steps of the model: an answer is `TEXT` again and again, or what its mask allows first.
 
     Attributes:
-        config, num_pages, page_size: the sizes that a scheduler is built with.
+        config, device_type, num_pages, page_size: what a scheduler is built by.
         step_s: how long a step takes.
     """
+
+    device_type = "cpu"
 
     def __init__(
         self, config: FakeSizes, *, text_ids: Sequence[int], page_size: int, pool_tokens: int, step_s: float = 0.0

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import openai
 import pytest
@@ -16,7 +16,6 @@ from palmette.bench import fake_model
 from palmette.runtime.config import EngineConfig
 from palmette.runtime.engine import Engine
 from palmette.runtime.loading import build_scheduler
-from palmette.runtime.model_runner import ModelRunner
 from palmette.runtime.program import ModelInfo
 from palmette.runtime.tokenizer import Tokenizer
 
@@ -75,9 +74,7 @@ def scripted_engine(folder: Path, script: str) -> Engine:
         special_tokens=tokenizer.special_tokens,
     )
     config = EngineConfig(model=str(folder))
-    return Engine(
-        build_scheduler(cast("ModelRunner", runner), tokenizer, config), tokenizer, info, seed=0, overlap=True
-    )
+    return Engine(build_scheduler(runner, tokenizer, config), tokenizer, info, seed=0, overlap=True)
 
 
 @pytest.fixture(scope="module")
