@@ -1,5 +1,7 @@
 """Times of attention at the heads of Llama-3.1-8B: each backend's decode, recorded as in the engine, and its prefills.
 
+    python benchmarks/kernels.py --only attention
+
 `python -m benchmarks.kernel_attention` tries every tile instead, and prints the quickest.
 """
 

@@ -1,4 +1,7 @@
-"""Times of the small kernels between products, at the shapes of Llama-3.1-8B, beside torch's."""
+"""Times of the small kernels between products, at the shapes of Llama-3.1-8B, beside torch's.
+
+python benchmarks/kernels.py --only layers
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Times of `linear` at the shapes of Llama-3.1-8B, beside cuBLAS."""
+"""Times of `linear` at the shapes of Llama-3.1-8B, beside cuBLAS.
+
+python benchmarks/kernels.py --only linear
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Times of sampling at the vocabularies of Llama-3.1-8B and of the JSON workload, beside torch's argmax and softmax."""
+"""Times of sampling at the vocabularies of Llama-3.1-8B and of the JSON workload, beside torch's argmax and softmax.
+
+python benchmarks/kernels.py --only sampling
+"""
 
 from __future__ import annotations
 

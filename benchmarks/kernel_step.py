@@ -1,4 +1,7 @@
-"""Time of a decode step of Llama-3.1-8B but for attention and sampling: how well do kernels follow one another?"""
+"""Time of a decode step of Llama-3.1-8B but for attention and sampling: how well do kernels follow one another?
+
+python benchmarks/kernels.py --only step
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
 The second form writes the module `palmette.runtime.kernels.linear_measured` from what the first one found; format it.
 
 Kernels are compiled by many processes first; then each runs in a CUDA graph over copies of the weights that do not fit
-in the L2 cache. The two quickest of a shape are timed once more with dependent launches and tensor copies. What is not
-reached in time is left out.
+in the L2 cache. The two quickest of a shape are timed once more with dependent launches. What is not reached in time is
+left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ from palmette.runtime.kernels.linear_tiling import Tiling
 
 Case = tuple[str, int]
 """The name of a shape, and a number of rows."""
+
+_KINDS = ("plain", "dependent")
 
 Job = tuple[int, Tiling]
 """Inputs and a tiling: what decides which kernel is compiled."""
@@ -76,7 +78,7 @@ HEAD = '''"""The quickest tilings of `linear` on an H200, as `benchmarks/tune_li
 
 from __future__ import annotations
 
-Values = tuple[int, int, int, int, int, int, bool, bool]
+Values = tuple[int, int, int, int, int, int, bool]
 """The fields of a `Tiling`."""
 
 MEASURED: dict[tuple[int, int], tuple[tuple[int, Values | None], ...]] = {
@@ -130,16 +132,6 @@ def best(found: Iterable[dict[str, Any]], case: Case) -> list[dict[str, Any]]:
     return sorted(mine, key=lambda record: float(record["seconds"]))
 
 
-def variants(tiling: Tiling) -> list[Tiling]:
-    """The same blocks with dependent launches, copied by the tensor memory accelerator, and both."""
-    accelerated = [replace(tiling, tma=True, dependent=dependent) for dependent in (False, True) if tiling.block_m]
-    return [replace(tiling, dependent=True), *accelerated]
-
-
-def kind(tiling: dict[str, Any]) -> str:
-    return ("tma" if tiling["tma"] else "plain") + (" dependent" if tiling["dependent"] else "")
-
-
 def tune(cases: list[Case], seconds: float, found: list[dict[str, Any]]) -> None:
     began, bench = time.monotonic(), Bench()
     context = multiprocessing.get_context("spawn")
@@ -152,7 +144,7 @@ def tune(cases: list[Case], seconds: float, found: list[dict[str, Any]]) -> None
             found.append(record | {"seconds": bench.seconds(SHAPES[name], rows, None)})
         timed(bench, plain, began + 0.75 * seconds, found)
         print(f"timed after {time.monotonic() - began:.0f} s", flush=True)
-        second = {case: [v for r in best(found, case)[:2] for v in variants(Tiling(**r["tiling"]))] for case in cases}
+        second = {case: [Tiling(**r["tiling"] | {"dependent": True}) for r in best(found, case)[:2]] for case in cases}
         timed(bench, compiled(pool, second), began + seconds, found)
         print(f"done after {time.monotonic() - began:.0f} s", flush=True)
 
@@ -167,7 +159,7 @@ def summary(found: list[dict[str, Any]], cases: list[Case]) -> Iterator[str]:
         if not records:
             continue
         first = records[0]
-        kinds = {kind(record["tiling"]): 1e6 * record["seconds"] for record in reversed(records)}
+        kinds = {_KINDS[record["tiling"]["dependent"]]: 1e6 * record["seconds"] for record in reversed(records)}
         yield (
             f"{name:<20} {rows:>4} {1e6 * first['seconds']:>8.1f} {number / first['seconds'] / 1e12:>5.2f}"
             f" {1e6 * torch_s:>8.1f} {number / torch_s / 1e12:>5.2f}  {tuple(map(int, first['tiling'].values()))}"

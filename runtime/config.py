@@ -61,8 +61,9 @@ class EngineConfig:
         context_length: most tokens of prompt and output; None is the model's own.
         max_total_tokens: size of the KV pool in tokens; None sizes it from memory_bytes.
         memory_bytes: memory for the KV pool where max_total_tokens is None; None sizes it from mem_fraction.
-        mem_fraction: on a GPU, the part of its whole memory that weights, the largest step and the KV pool may take
-            together; on a CPU, the part of its free memory that the pool may take. None is 0.85 and 0.25.
+        mem_fraction: on a GPU, the part of its whole memory that may be taken: by weights, the largest step and the KV
+            pool, and by whoever else was there before, other engines and processes as well; on a CPU, the part of its
+            free memory that the pool may take. None is 0.85 and 0.25.
         page_size: tokens a page; None is 16 on a GPU and 1 on a CPU.
         max_running_requests: most requests in the running batch; None is 1024 on a GPU and 256 on a CPU.
         chunk_size: most tokens computed in one step: longer prompts are computed in chunks. None is 8192 on a GPU and

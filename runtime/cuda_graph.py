@@ -10,26 +10,27 @@ hundred kernels one by one. Two kinds of step are recorded, each for a padded nu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+import logging
+from contextlib import suppress
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from .attention import AttentionBackend, AttentionPlan
-from .batch import Int32Array, StepPlan
+from .batch import StepPlan
 from .kv_storage import KVStorage
-from .layers.attention import RadixAttention
-from .layers.rotary import Angles
-from .models import CausalLM
+from .layers.placement import Placement
+from .models import CausalLM, ModelConfig
+from .recorded_attention import FirstTokens, Piece, Pieces, padded_plan
 from .step_inputs import InputBuffer, InputUpload
+from .step_recorder import Replay, StepRecorder
 
 MOST_TOKENS = 1024
 """Of a decode step that is recorded; of more, the device's part is long enough to hide the host's."""
 MOST_MIXED_TOKENS = 512
+
+_log = logging.getLogger(__name__)
 
 
 def padded_size(tokens: int) -> int:
@@ -44,14 +45,25 @@ def _rounded_up(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
+def recorded_bytes(config: ModelConfig, placement: Placement, max_slots: int) -> int:
+    """Memory that the largest recorded step works in: logits of its rows, or what an MLP has at once, beside states."""
+    rows = padded_size(min(MOST_TOKENS, max_slots))
+    logits = config.vocab_size * (1 if config.logit_softcap is None and config.logit_divisor == 1 else 3)
+    widths = 3 * config.intermediate_size + 4 * config.hidden_size
+    return max(rows * (logits + config.hidden_size), max(rows, MOST_MIXED_TOKENS) * widths) * placement.dtype.itemsize
+
+
 class StepGraphs:
     """The recorded steps of one model.
+
+    A size that cannot be recorded is not tried again: its steps are launched like all others.
 
     Args:
         model, attention, storage: what a step passes through.
         last_tokens: [max_slots], the tokens last sampled.
         upload: brings plans to the device.
         context_length: most tokens of a row's context.
+        recorder: of the device.
     """
 
     def __init__(
@@ -62,232 +74,176 @@ class StepGraphs:
         last_tokens: Tensor,
         upload: InputUpload,
         context_length: int,
+        recorder: StepRecorder,
     ) -> None:
         self.attention = attention
         self.storage = storage
         self.upload = upload
+        self.recorder = recorder
         self._model = model
         self._last_tokens = last_tokens
-        self._context_length = context_length
-        self._recording = _Recording()
-        self._outputs = torch.empty(0)
-        self._decodes: dict[int, _DecodeGraph | None] = {}
-        self._mixed: dict[int, _MixedGraph] = {}
+        self._context_length = min(context_length, storage.num_pages * storage.page_size)
+        self._graphs: dict[tuple[type[_Graph], int], _Graph | None] = {}
+        self._told = False
+        with suppress(torch.OutOfMemoryError):  # the largest first; without room for it there may be some for others
+            attention.decode_graph(padded_size(min(MOST_TOKENS, len(last_tokens))), self._context_length)
 
     def decode(self, plan: StepPlan) -> Tensor | None:
-        """Logits [R, vocab_size] of a step whose rows have one token each; None where it cannot be replayed."""
+        """Logits [R, vocab_size] of a step whose rows have one token each; None where it cannot be replayed.
+
+        They are to be read before the next step is launched.
+        """
         rows = len(plan.seq_lens)
-        if rows != len(plan.token_ids) or rows > MOST_TOKENS:
+        if not 0 < rows == len(plan.token_ids) <= MOST_TOKENS:
             return None
-        size = padded_size(rows)
-        if size not in self._decodes:
-            attention = self.attention.decode_graph(size, self._context_length)
-            self._decodes[size] = None if attention is None else _DecodeGraph(self, size, attention, self._recording)
-        graph = self._decodes[size]
-        return None if graph is None else graph.run(plan)[:rows]
+        return self._replayed(_DecodeGraph, plan)
 
     def mixed(self, plan: StepPlan) -> Tensor | None:
-        """Last hidden states [T, hidden_size] of a step with rows of any length; None where it cannot be replayed."""
-        tokens = len(plan.token_ids)
-        if tokens > MOST_MIXED_TOKENS:
+        """Last hidden states [T, hidden_size] of a step with rows of any length; None where it cannot be replayed.
+
+        They are to be read before the next step is launched.
+        """
+        if not 0 < len(plan.token_ids) <= MOST_MIXED_TOKENS:
             return None
-        size = padded_size(tokens)
-        if size not in self._mixed:
-            self._mixed[size] = _MixedGraph(self, size, self._recording)
-        return self._mixed[size].run(plan)[:tokens]
+        return self._replayed(_MixedGraph, plan)
+
+    def _replayed(self, kind: type[_Graph], plan: StepPlan) -> Tensor | None:
+        tokens = len(plan.token_ids)
+        key = kind, padded_size(tokens)
+        if key not in self._graphs:
+            self._graphs[key] = self._recorded(kind, plan)
+        graph = self._graphs[key]
+        if graph is None:
+            return None
+        graph.prepare(plan)
+        return graph.replay(tokens)[:tokens]
+
+    def _recorded(self, kind: type[_Graph], plan: StepPlan) -> _Graph | None:
+        """Recorded while a step is launched, whose rows it is tried with."""
+        size = padded_size(len(plan.token_ids))
+        try:
+            graph = kind.of(self, size)
+            if graph is not None:
+                graph.prepare(plan)
+                graph.try_out(len(plan.token_ids))
+                with self.recorder.aside():
+                    graph.record()
+        except Exception as error:  # whatever it is: the step can still be launched, and shows errors of its own
+            level = logging.DEBUG if self._told else logging.WARNING
+            self._told = True
+            _log.log(
+                level,
+                "steps of %d tokens could not be recorded as a CUDA graph, and are launched kernel by kernel: %s",
+                size,
+                error,
+            )
+            return None
+        return graph
+
+    def decode_attention(self, size: int) -> AttentionBackend | None:
+        """Attention of decode steps of this size; None where it cannot be recorded."""
+        return self.attention.decode_graph(size, self._context_length)
 
     def states(self, buffer: InputBuffer, attention: AttentionBackend) -> Tensor:
         """[T, hidden_size] of a buffer's tokens."""
         inputs = buffer.inputs
         return self._model.hidden(inputs.known_tokens(self._last_tokens), inputs.positions, attention)
 
-    def outputs(self, size: int) -> Tensor:
-        """Where decode steps of so many rows leave their logits: one memory for all of them, read before the next step.
-
-        Were it each graph's own, those of all sizes would take gigabytes.
-        """
-        if len(self._outputs) < size:
-            shape = (max(size, 2 * len(self._outputs)), self._model.config.vocab_size)
-            placement = self._model.placement
-            self._outputs = torch.empty(shape, dtype=placement.dtype, device=placement.device)
-        return self._outputs[:size]
-
     def logits(self, buffer: InputBuffer, attention: AttentionBackend) -> Tensor:
         """[T, vocab_size] of a buffer's tokens."""
         return self._model.logits(self.states(buffer, attention))
 
 
-class _Recording:
-    """What all graphs share: the stream on which they are recorded, and their memory."""
+class _Graph(Protocol):
+    """A step of a fixed size. `prepare`, `try_out` and `record` come once; then `prepare` before each `replay`."""
 
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
-        self._pool = torch.cuda.graph_pool_handle()
+    @classmethod
+    def of(cls, steps: StepGraphs, size: int) -> _Graph | None:
+        """None where steps of this kind cannot be recorded."""
 
-    @contextmanager
-    def stream(self) -> Iterator[None]:
-        """Work that is recorded, and what must come before it."""
-        current = torch.cuda.current_stream()
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            yield
-        current.wait_stream(self._stream)
+    def prepare(self, plan: StepPlan) -> None:
+        """Bring a step to where the graph reads it."""
 
-    def begin(self) -> torch.cuda.CUDAGraph:
-        """A graph of what is launched from here on. All graphs share memory: no two ever run at once."""
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-        return graph
+    def try_out(self, tokens: int) -> None:
+        """Compute the step, of which `tokens` are real: what is compiled or allocated once must not be recorded."""
+
+    def record(self) -> None:
+        """Record the step. Only inside `StepRecorder.aside`."""
+
+    def replay(self, tokens: int) -> Tensor:
+        """What the step computes for each of its tokens."""
 
 
 class _DecodeGraph:
-    """A step of `size` rows of one token each."""
+    """A step of `size` rows of one token each: see `_Graph`."""
 
-    def __init__(self, step: StepGraphs, size: int, attention: AttentionBackend, recording: _Recording) -> None:
-        self._step = step
+    def __init__(self, steps: StepGraphs, size: int, attention: AttentionBackend) -> None:
+        self._steps = steps
         self._size = size
         self._attention = attention
-        self._recording = recording
-        self._buffer = InputBuffer(size, step.storage.device)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._buffer = InputBuffer(size, steps.storage.device)
         self._logits = torch.empty(0)
+        self._launch: Replay = _nothing
 
-    def run(self, plan: StepPlan) -> Tensor:
-        """Logits [size, vocab_size], to be read before the next step is launched."""
-        self._attention.plan(padded_plan(AttentionPlan.of(plan), self._size, self._step.storage))
-        self._step.upload.into(self._buffer, plan)
-        if self._graph is None:
-            self._graph = self._record()
-        self._graph.replay()
+    @classmethod
+    def of(cls, steps: StepGraphs, size: int) -> _DecodeGraph | None:
+        attention = steps.decode_attention(size)
+        return None if attention is None else cls(steps, size, attention)
+
+    def prepare(self, plan: StepPlan) -> None:
+        self._attention.plan(padded_plan(AttentionPlan.of(plan), self._size, self._steps.storage))
+        self._steps.upload.into(self._buffer, plan)
+
+    def try_out(self, tokens: int) -> None:
+        self._steps.logits(self._buffer, self._attention)
+
+    def record(self) -> None:
+        recorder = self._steps.recorder
+        recorder.begin()
+        logits = self._steps.logits(self._buffer, self._attention)
+        self._launch = recorder.end()
+        self._logits = recorder.lent(logits)
+
+    def replay(self, tokens: int) -> Tensor:
+        """[size, vocab_size]."""
+        self._launch()
         return self._logits
-
-    def _record(self) -> torch.cuda.CUDAGraph:
-        with self._recording.stream():
-            self._step.logits(self._buffer, self._attention)  # what is compiled or allocated once must not be recorded
-            self._logits = self._step.outputs(self._size)  # outside of what graphs share, which the next may overwrite
-            graph = self._recording.begin()
-            self._logits.copy_(self._step.logits(self._buffer, self._attention))
-            graph.capture_end()
-        return graph
 
 
 class _MixedGraph:
-    """A step of `size` tokens, in pieces between which attention is computed on the step's own rows."""
+    """A step of `size` tokens, in pieces between which attention is computed on the step's own rows: see `_Graph`."""
 
-    def __init__(self, step: StepGraphs, size: int, recording: _Recording) -> None:
-        self._step = step
-        self._recording = recording
-        self._buffer = InputBuffer(size, step.storage.device)
-        self._pieces: list[Callable[[int], None]] = []
+    def __init__(self, steps: StepGraphs, size: int) -> None:
+        self._steps = steps
+        self._buffer = InputBuffer(size, steps.storage.device)
+        self._pieces: list[Piece] = []
         self._states = torch.empty(0)
 
-    def run(self, plan: StepPlan) -> Tensor:
-        """Last hidden states [size, hidden_size], to be read before the next step is launched."""
-        tokens = len(plan.token_ids)
-        self._step.attention.plan(AttentionPlan.of(plan))
-        self._step.upload.into(self._buffer, plan)
-        if not self._pieces:
-            self._record(tokens)
+    @classmethod
+    def of(cls, steps: StepGraphs, size: int) -> _MixedGraph:
+        return cls(steps, size)
+
+    def prepare(self, plan: StepPlan) -> None:
+        self._steps.attention.plan(AttentionPlan.of(plan))
+        self._steps.upload.into(self._buffer, plan)
+
+    def try_out(self, tokens: int) -> None:
+        self._steps.states(self._buffer, FirstTokens(self._steps.attention, tokens))
+
+    def record(self) -> None:
+        recorder = self._steps.recorder
+        recorder.begin()
+        pieces = Pieces(self._steps.attention, recorder)
+        states = self._steps.states(self._buffer, pieces)
+        self._pieces = pieces.end()
+        self._states = recorder.lent(states)
+
+    def replay(self, tokens: int) -> Tensor:
+        """[size, hidden_size]."""
         for piece in self._pieces:
             piece(tokens)
         return self._states
 
-    def _record(self, tokens: int) -> None:
-        with self._recording.stream():
-            self._step.states(self._buffer, _FirstTokens(self._step.attention, tokens))  # compiles what must be
-            recorder = _Recorder(self._step.attention, self._recording)
-            self._states = self._step.states(self._buffer, recorder)
-            self._pieces = recorder.finish()
 
-
-class _StandIn:
-    """Stands where the model expects an attention backend, in front of one that was planned."""
-
-    def __init__(self, attention: AttentionBackend) -> None:
-        self._attention = attention
-
-    def plan(self, batch: AttentionPlan) -> None:
-        """Nothing: see above."""
-
-    def decode_graph(self, rows: int, context_length: int) -> AttentionBackend | None:
-        return None
-
-
-class _FirstTokens(_StandIn):
-    """Attention for the first tokens of a padded step; the others get zeros."""
-
-    def __init__(self, attention: AttentionBackend, tokens: int) -> None:
-        super().__init__(attention)
-        self._tokens = tokens
-
-    def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
-        out = qkv.new_zeros(len(qkv), layer.num_heads, layer.head_dim)
-        _attend_first(self._attention, self._tokens, qkv, layer, angles, out)
-        return out
-
-
-class _Recorder(_StandIn):
-    """Ends a graph at every layer's attention, which stays outside, and begins the next one."""
-
-    def __init__(self, attention: AttentionBackend, recording: _Recording) -> None:
-        super().__init__(attention)
-        self._recording = recording
-        self._pieces: list[Callable[[int], None]] = []
-        self._out: dict[tuple[int, ...], Tensor] = {}  # by shape: a layer reads it before the next one's is written
-        self._graph = recording.begin()
-
-    def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
-        self._end_piece()
-        shape = (len(qkv), layer.num_heads, layer.head_dim)
-        if shape not in self._out:
-            self._out[shape] = qkv.new_zeros(shape)
-        out = self._out[shape]
-
-        def attend(tokens: int) -> None:
-            _attend_first(self._attention, tokens, qkv, layer, angles, out)
-
-        self._pieces.append(attend)
-        self._graph = self._recording.begin()
-        return out
-
-    def finish(self) -> list[Callable[[int], None]]:
-        """The whole step, piece by piece; each is told how many tokens are real."""
-        self._end_piece()
-        return self._pieces
-
-    def _end_piece(self) -> None:
-        self._graph.capture_end()
-        graph = self._graph
-
-        def replay(tokens: int) -> None:
-            graph.replay()
-
-        self._pieces.append(replay)
-
-
-def _attend_first(
-    attention: AttentionBackend, tokens: int, qkv: Tensor, layer: RadixAttention, angles: Angles | None, out: Tensor
-) -> None:
-    """Attention of the first tokens of qkv, into the first rows of out."""
-    turned = None if angles is None else (angles[0][:tokens], angles[1][:tokens])
-    out[:tokens].copy_(attention.run(qkv[:tokens], layer, turned))
-
-
-def padded_plan(plan: AttentionPlan, rows: int, storage: KVStorage) -> AttentionPlan:
-    """A plan of decodes with more rows, each of one token on the storage's spare page."""
-    more = rows - len(plan.seq_lens)
-    if not more:
-        return plan
-    return replace(
-        plan,
-        kv_slots=_extended(plan.kv_slots, np.full(more, storage.spare_page * storage.page_size)),
-        query_indptr=np.arange(rows + 1, dtype=np.int32),
-        page_indptr=_extended(plan.page_indptr, plan.page_indptr[-1] + np.arange(1, more + 1)),
-        page_ids=_extended(plan.page_ids, np.full(more, storage.spare_page)),
-        seq_lens=_extended(plan.seq_lens, np.ones(more)),
-        num_decodes=rows,
-    )
-
-
-def _extended(array: Int32Array, more: npt.NDArray[np.integer | np.floating]) -> Int32Array:
-    return np.concatenate((array, more.astype(np.int32)))
+def _nothing() -> None:
+    """What is launched before anything was recorded."""

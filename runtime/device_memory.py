@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .attention import AttentionBackend, AttentionPlan
+from .errors import RequestError
 from .layers.attention import RadixAttention
 from .layers.rotary import Angles
 from .models import CausalLM
 
 _WORKSPACE_BYTES = 1 << 30
-"""Kept for what is made later: workspaces of attention and matrix products, and recorded steps."""
+"""Kept for what is made later: workspaces of attention and of matrix products, and what the driver keeps of graphs."""
 
 _BYTES_PER_LOGIT = 10
-"""Most that sampling takes for each logit: itself, a copy in float32 where rows are penalised, and one at work."""
+"""Most that sampling keeps for each logit: itself, a copy in float32 where a row is shaped, and a little at work."""
 
 
 def free_memory_bytes(device: torch.device) -> int:
@@ -27,20 +29,57 @@ def free_memory_bytes(device: torch.device) -> int:
     return _host_memory(("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"))
 
 
-def pool_bytes(model: CausalLM, *, mem_fraction: float, step_tokens: int, sampled_rows: int) -> int:
-    """Memory that the KV pool of a loaded model may take, by trying the largest step; it may come out negative.
+@dataclass(frozen=True, slots=True)
+class DeviceBudget:
+    """Memory of a GPU, in bytes.
+
+    Attributes:
+        total: all of it.
+        used: by everybody, the weights of this engine among it.
+        own: what tensors of this process take of that.
+        step: that the largest step takes, and what is recorded of others.
+    """
+
+    device: torch.device
+    total: int
+    used: int
+    own: int
+    step: int
+
+    def pool_bytes(self, mem_fraction: float) -> int:
+        """What the KV pool may take; it may come out negative."""
+        return int(mem_fraction * self.total) - self.used - self.step - _WORKSPACE_BYTES
+
+    def __str__(self) -> str:
+        others = self.used - self.own
+        return (
+            f"{self.device} has {_gib(self.total)}, of which {_gib(self.own)} are taken by weights and other tensors "
+            f"of this process and {_gib(others)} by others and the driver; the largest step takes {_gib(self.step)} "
+            f"and workspaces {_gib(_WORKSPACE_BYTES)}"
+        )
+
+
+def device_budget(model: CausalLM, *, step_tokens: int, sampled_rows: int, recorded_bytes: int) -> DeviceBudget:
+    """The budget of a loaded model's GPU, by trying the largest step.
 
     Args:
-        mem_fraction: see `EngineConfig`.
         step_tokens: most tokens of a step.
         sampled_rows: most rows of a step that are sampled.
+        recorded_bytes: kept for steps that are recorded.
+
+    Raises:
+        RequestError: the step does not fit beside the weights.
     """
     device = model.placement.device
-    if device.type != "cuda":
-        return int(free_memory_bytes(device) * mem_fraction)
-    step = _step_bytes(model, step_tokens) + sampled_rows * model.config.vocab_size * _BYTES_PER_LOGIT
+    try:
+        step = _step_bytes(model, step_tokens) + sampled_rows * model.config.vocab_size * _BYTES_PER_LOGIT
+    except torch.OutOfMemoryError as error:
+        raise RequestError(
+            f"{device} has no memory for a step of {step_tokens} tokens beside the weights: lower chunk_size, or free "
+            f"memory of the device ({error})"
+        ) from error
     free, total = torch.cuda.mem_get_info(device)
-    return int(mem_fraction * total) - (total - free) - step - _WORKSPACE_BYTES
+    return DeviceBudget(device, total, total - free, torch.cuda.memory_allocated(device), step + recorded_bytes)
 
 
 def _step_bytes(model: CausalLM, tokens: int) -> int:
@@ -54,6 +93,10 @@ def _step_bytes(model: CausalLM, tokens: int) -> int:
     peak = torch.cuda.max_memory_allocated(device)
     torch.cuda.empty_cache()  # so that the pool, which is one piece, finds room in one piece
     return peak - before
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB"
 
 
 class _NoAttention:

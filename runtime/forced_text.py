@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
-from palmette.constrained import Matcher
+from palmette.constrained import Matcher, TokenRejectedError
 
 from .request import Request
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from palmette.constrained import TokenGrammar
+    from palmette.constrained.vocabulary import Vocabulary
 
 TAIL_TOKENS = 8
 """At most so many of the last output tokens are encoded again with the forced text, to see where it would be cut."""
@@ -23,63 +25,90 @@ TAIL_TOKENS = 8
 TAIL_BYTES = 16
 """No more of them than it takes for so many bytes, and at least two: the same ends then come again more often."""
 
-KNOWN_STATES = 1 << 14
-"""Of one grammar, answers of so many states are kept."""
+KEPT_BYTES = 16 << 20
+"""About so much is kept of what was found out, of all grammars together; then it is found out anew."""
+
+_ENTRY_BYTES = 400  # what an entry takes beside what is counted of it
+_ANY_BYTE = bytes(range(0xFF))  # of UTF-8
+_WHITE_SPACE = b" \t\n\r\v\f"
+_BETWEEN = 0xFF  # a byte that is in no UTF-8
+
+
+class _Forced(NamedTuple):
+    """What a state of a grammar forces.
+
+    Attributes:
+        text: the bytes that all continuations begin with, without a character cut off at their end.
+        following: bytes that may come next.
+        open_at: places in `text` from which a token could reach past its end, so that it may be cut there instead.
+        joined: ends of an output from which a token could reach past the end of `text`: it may not be cut behind them.
+    """
+
+    text: bytes
+    following: bytes
+    open_at: tuple[int, ...]
+    joined: tuple[bytes, ...]
+
+
+_NOTHING = _Forced(b"", b"", (), ())
 
 
 class _Known(NamedTuple):
-    """What was found out about a grammar's states: the bytes that they force, tokens of these, those of them taken."""
+    """What was found out about a grammar: what its states force, and the tokens of that after the end of an output."""
 
-    forced: dict[int, bytes]
-    spelled: dict[tuple[int, bytes], tuple[int, ...]]
-    taken: dict[tuple[int, tuple[int, ...]], list[int]]
+    forced: dict[int, _Forced]
+    tokens: dict[tuple[int, bytes], tuple[int, ...]]
 
 
 class ForcedText:
     """Finds the tokens that a request's grammar forces next.
 
     The end of the output and the forced bytes are encoded as one text. The result counts only where one of its tokens
-    begins just behind the output, and only up to the first token that a legal continuation could straddle: a longer
-    token that the grammar also allows there is left for the model to choose. How the model spelled its output is not
-    asked: after an unusual spelling, forced text is spelled as it would be after the usual one. The prompt is never
-    encoded again, so forced text cannot fuse with its last token.
+    begins just behind the output, and only as far as no legal continuation could change it. How the model spelled its
+    output is not asked: after an unusual spelling, forced text is spelled as it would be after the usual one. The
+    prompt is never encoded again, so forced text cannot fuse with its last token.
+
+    What a continuation can change: the last token that begins in the forced text may reach past its end. It then begins
+    at one of few places, and what is before that place is spelled as if nothing came after it. (Of byte pairs: no merge
+    crosses it. Of a unigram model: the best way to that place.) So the tokens that are the same for the text cut off at
+    each of those places, and for the whole of it, are those of every continuation.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._lengths = np.array([len(token or b"") for token in tokenizer.token_bytes], dtype=np.int32)
+        self._first_bytes = np.array([token[0] if token else -1 for token in tokenizer.token_bytes], dtype=np.int16)
         self._known: WeakKeyDictionary[TokenGrammar, _Known] = WeakKeyDictionary()
+        self._kept_bytes = 0
 
-    def __call__(self, request: Request) -> list[int]:
+    def __call__(self, request: Request) -> Sequence[int]:
         """The token ids forced after the request's output, in order; often none."""
         matcher = request.matcher
         if matcher is None or matcher.finished:
-            return []
+            return ()
         known = self._known_of(matcher.grammar)
         forced = known.forced.get(matcher.state)
         if forced is None:
-            forced = known.forced[matcher.state] = matcher.forced_bytes()
-        if not forced:
-            return []
+            forced = known.forced[matcher.state] = self._forced(matcher)
+            self._kept_bytes += _ENTRY_BYTES + len(forced.text)
+        if not forced.text:
+            return ()
         tail = self._tail(request)
-        encoded = known.spelled.get((matcher.state, tail))
-        if encoded is None:
-            encoded = known.spelled[matcher.state, tail] = self._encode(tail, forced)
-        if not encoded:
-            return []
-        key = matcher.state, encoded
-        taken = known.taken.get(key)
-        if taken is None:
-            taken = known.taken[key] = self._not_straddled(matcher.copy(), encoded, len(forced))
-        return taken.copy()
+        tokens = known.tokens.get((matcher.state, tail))
+        if tokens is None:
+            tokens = known.tokens[matcher.state, tail] = self._tokens(matcher, tail, forced)
+            self._kept_bytes += _ENTRY_BYTES + 8 * len(tokens)
+        return tokens
 
     def _known_of(self, grammar: TokenGrammar) -> _Known:
         """What is known of a grammar; nothing is kept where hardly a state comes twice."""
+        if self._kept_bytes > KEPT_BYTES:
+            self._known.clear()
+            self._kept_bytes = 0
+        if not grammar.shares_states:
+            return _Known({}, {})
         known = self._known.get(grammar)
-        if known is None or max(len(known.forced), len(known.spelled)) > KNOWN_STATES:
-            known = _Known({}, {}, {})
-            if grammar.shares_states:
-                self._known[grammar] = known
+        if known is None:
+            known = self._known[grammar] = _Known({}, {})
         return known
 
     def _tail(self, request: Request) -> bytes:
@@ -93,35 +122,101 @@ class ForcedText:
             tail = (token_bytes[token] or b"") + tail
         return _from_character(tail)
 
-    def _encode(self, settled: bytes, forced: bytes) -> tuple[int, ...]:
-        """Tokens of `forced` after `settled`; none where the tokenizer would not cut the text between the two."""
-        text = _whole_characters(settled + forced)
-        if text is None:
-            return ()
-        ids = self._tokenizer.spell(text)
-        token_bytes = self._tokenizer.token_bytes
-        spelled = [token_bytes[token] or b"" for token in ids]
-        if b"".join(spelled) != text.encode():  # a normalizer may have changed the text
-            return ()
-        ends = [0, *itertools.accumulate(map(len, spelled))]
-        return tuple(ids[ends.index(len(settled)) :]) if len(settled) in ends else ()
+    # -- what a state forces ------------------------------------------------------------------------------------------
 
-    def _not_straddled(self, matcher: Matcher, tokens: tuple[int, ...], bytes_left: int) -> list[int]:
-        taken: list[int] = []
-        for token in tokens:
-            allowed = self._allowed(matcher)
-            longest = int(self._lengths[: len(allowed)][allowed].max(initial=0))
-            if longest > bytes_left or token >= len(allowed) or not allowed[token]:
+    def _forced(self, matcher: Matcher) -> _Forced:
+        forced = matcher.forced_bytes()
+        text = _whole_characters(forced)
+        if not text:
+            return _NOTHING
+        following = forced[len(text) : len(text) + 1] or self._following(matcher, text)
+        open_at = tuple(_open_places(matcher.grammar.vocabulary, text, following))
+        return _Forced(text, following, open_at, self._joined(text, following))
+
+    def _following(self, matcher: Matcher, text: bytes) -> bytes:
+        """Bytes that may come after `text`; all of them where its tokens do not lead there."""
+        ahead = matcher.copy()
+        try:
+            for token in self._spelled(text) or (-1,):
+                ahead.accept(token)
+        except TokenRejectedError:
+            return _ANY_BYTE
+        bits = np.unpackbits(ahead.mask().view(np.uint8), bitorder="little")
+        allowed = bits[: len(self._first_bytes)].astype(
+            bool
+        )  # a model may have more tokens than its tokenizer, or fewer
+        first = np.unique(self._first_bytes[: len(allowed)][allowed])
+        return bytes(first[first >= 0].tolist())
+
+    def _joined(self, text: bytes, following: bytes) -> tuple[bytes, ...]:
+        """What tokens begin with that go on with `text` and one of the bytes that may follow it."""
+        tokens = self._long_tokens
+        found = set()
+        place = tokens.find(text) if following else -1
+        while place >= 0:
+            if tokens[place - 1] != _BETWEEN and tokens[place + len(text)] in following:
+                found.add(tokens[tokens.rfind(_BETWEEN, 0, place) + 1 : place])
+            place = tokens.find(text, place + 1)
+        return tuple(found)
+
+    @cached_property
+    def _long_tokens(self) -> bytes:
+        """All tokens of three bytes and more, each between two `_BETWEEN`."""
+        long = (token for token in self._tokenizer.token_bytes if token and len(token) > 2)
+        return b"\xff".join([b"", *long, b""])
+
+    # -- its tokens after the end of an output ------------------------------------------------------------------------
+
+    def _tokens(self, matcher: Matcher, tail: bytes, forced: _Forced) -> tuple[int, ...]:
+        """Tokens of forced text after `tail` that no continuation changes, as far as the grammar allows them."""
+        if tail.endswith(forced.joined):
+            return ()
+        ways = [self._cut(tail, forced.text[:end]) for end in (len(forced.text), *forced.open_at)]
+        state, taken = matcher.state, []
+        for token, *others in zip(*ways, strict=False):
+            following = matcher.grammar.advance(state, token)
+            if following is None or any(other != token for other in others):
                 break
-            matcher.accept(token)
             taken.append(token)
-            bytes_left -= int(self._lengths[token])
-        return taken
+            state = following
+        return tuple(taken)
 
-    def _allowed(self, matcher: Matcher) -> npt.NDArray[np.bool_]:
-        """[N], which tokens the grammar allows next. The model may have more or fewer tokens than its tokenizer."""
-        bits = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")
-        return bits[: len(self._lengths)].astype(bool)
+    def _cut(self, settled: bytes, text: bytes) -> tuple[int, ...]:
+        """Tokens of `text` after `settled`; none where the tokenizer would not cut between the two."""
+        ids = self._spelled(settled + text)
+        token_bytes = self._tokenizer.token_bytes
+        ends = [0, *itertools.accumulate(len(token_bytes[token] or b"") for token in ids)]
+        return ids[ends.index(len(settled)) :] if len(settled) in ends else ()
+
+    def _spelled(self, data: bytes) -> tuple[int, ...]:
+        """Tokens of UTF-8; none where they spell other bytes, as a normalizer may have it."""
+        try:
+            ids = self._tokenizer.spell(data.decode())
+        except UnicodeDecodeError:
+            return ()
+        token_bytes = self._tokenizer.token_bytes
+        return tuple(ids) if b"".join(token_bytes[token] or b"" for token in ids) == data else ()
+
+
+def _open_places(vocabulary: Vocabulary, text: bytes, following: bytes) -> Iterator[int]:
+    """Places in `text` from which a token could reach past its end, each the beginning of a character."""
+    for begin in range(max(0, len(text) - vocabulary.longest), len(text)):
+        if _reaches_past(vocabulary, text[begin:], following):
+            yield len(_whole_characters(text[:begin]))
+    if following and len(text) > 1 and text[-1] in _WHITE_SPACE and text[-2] in _WHITE_SPACE:
+        yield len(text) - 1  # most tokenizers leave the last white space to a word that follows
+
+
+def _reaches_past(vocabulary: Vocabulary, data: bytes, following: bytes) -> bool:
+    """Whether some token begins with `data` and one of the bytes that may follow it."""
+    if len(data) >= vocabulary.longest:
+        return False
+    node = -1
+    for byte in data:
+        node = vocabulary.child(node, byte)
+        if node < 0:
+            return False
+    return any(vocabulary.child(node, byte) >= 0 for byte in following)
 
 
 def _from_character(data: bytes) -> bytes:
@@ -132,10 +227,11 @@ def _from_character(data: bytes) -> bytes:
     return data[first:]
 
 
-def _whole_characters(data: bytes) -> str | None:
-    """`data` as text without a cut-off character at its end; None where it is not UTF-8."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        at_end = error.reason == "unexpected end of data"
-        return data[: error.start].decode() if at_end else None
+def _whole_characters(data: bytes) -> bytes:
+    """`data` without a character that is cut off at its end; it may begin inside one."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:  # the beginning of the last character: 1 to 4 bytes by its first bits
+            length = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data if back >= length else data[:-back]
+    return data

@@ -15,7 +15,7 @@ from .pinned_staging import PinnedStaging
 from .sampled import Sampled
 from .score_shaping import ScoreShaper
 from .slot_options import SlotOptions
-from .token_chooser import fill_logprobs
+from .token_chooser import LOGITS_AT_ONCE, fill_logprobs
 
 
 class KernelChooser:
@@ -29,12 +29,13 @@ class KernelChooser:
         last_tokens: Tensor,
         vocab_size: int,
         valid_vocab: int,
+        staging: PinnedStaging,
     ) -> None:
         self._options = options
         self._shaper = shaper
         self._masks = masks
         self._last_tokens = last_tokens
-        self._staging = PinnedStaging(last_tokens.device)
+        self._staging = staging
         self._width = vocab_size
         self._valid = valid_vocab
         self._none = np.full(len(last_tokens), UNCONSTRAINED, dtype=np.int32)
@@ -78,7 +79,7 @@ class KernelChooser:
         )
         if len(sampled.asked):
             known = self._last_tokens[rows.slots]
-            fill_logprobs(sampled, logits, known, asked.long(), self._valid)
+            fill_logprobs(sampled, logits, known, asked, self._valid)
         return sampled
 
     def _upload(
@@ -103,10 +104,12 @@ class KernelChooser:
     ) -> Tensor:
         """[n, V] float32, the shaped scores of the chosen rows; what lies past the vocabulary means nothing."""
         (on_device,) = self._staging.upload([chosen.astype(np.int32)])
-        scores = logits.index_select(0, on_device)
-        masks = None if mask_rows is None else mask_rows[chosen]
         shaped = torch.empty((len(chosen), self._width), dtype=torch.float32, device=logits.device)
-        shaped[:, : self._valid] = self._shaper.shape(
-            scores[:, : self._valid], slots[chosen], output_positions[chosen], masks
-        )
+        at_once = max(1, LOGITS_AT_ONCE // self._width)
+        for first in range(0, len(chosen), at_once):
+            part = slice(first, first + at_once)
+            rows = chosen[part]
+            scores = logits.index_select(0, on_device[part])[:, : self._valid]
+            masks = None if mask_rows is None else mask_rows[rows]
+            shaped[part, : self._valid] = self._shaper.shape(scores, slots[rows], output_positions[rows], masks)
         return shaped

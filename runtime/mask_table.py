@@ -9,7 +9,6 @@ from torch import Tensor
 from .batch import UNCONSTRAINED, Int32Array, UInt32Array
 from .errors import EngineError
 from .pinned_staging import PinnedStaging
-from .upload import upload
 
 
 class MaskTable:
@@ -21,7 +20,6 @@ class MaskTable:
 
     def __init__(self, rows: int, vocab_size: int, device: torch.device, staging: PinnedStaging) -> None:
         self._vocab_size = vocab_size
-        self._device = device
         self._staging = staging
         self.words = torch.zeros((rows + 1, -(-vocab_size // 32)), dtype=torch.int32, device=device)
         self.words[rows] = -1
@@ -54,7 +52,8 @@ class MaskTable:
             mask_rows: [S], ids of rows; `UNCONSTRAINED` allows everything.
         """
         rows = np.where(mask_rows == UNCONSTRAINED, len(self.words) - 1, mask_rows)
-        packed = self.words[upload(rows.astype(np.int64), self._device)].view(torch.uint8)
+        (on_device,) = self._staging.upload([rows.astype(np.int32)])
+        packed = self.words[on_device].view(torch.uint8)
         return self._ceilings.index_select(0, packed.flatten().int()).view(len(mask_rows), -1)
 
     def check_invariants(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,25 +12,23 @@ from torch import Tensor, nn
 
 from .attention import AttentionBackend, AttentionPlan, attention_backend, compiled_attention
 from .batch import Int32Array, StepPlan
-from .config import EngineConfig
-from .cuda_graph import MOST_TOKENS, StepGraphs
-from .device_memory import recorded_bytes
-from .errors import ModelLoadError, RequestError
+from .config import EngineConfig, Sizes
+from .cuda_graph import StepGraphs, recorded_bytes
+from .errors import RequestError
 from .kv_storage import KVStorage
 from .layers.attention import RadixAttention
 from .layers.operators import operators_for
-from .layers.placement import Alone, Collective, Placement
+from .layers.placement import Collective, Placement
 from .models import CausalLM, ModelConfig
 from .pinned_staging import PinnedStaging
+from .placing import current_device, place
 from .pool_sizing import sized_storage
 from .runner_step import DeviceTimer, RunnerStep, Scores
 from .sampler import Sampler
 from .step_inputs import InputUpload
 from .step_recorder import CudaStepRecorder, StepRecorder
 from .token_choice import likeliest
-from .weights import Checkpoint, open_checkpoint
-
-_DEVICES = ("cpu", "cuda")
+from .weights import open_checkpoint
 
 _SCORED_LOGITS = 1 << 23
 """Logits made at once for scoring (32 MB in float32)."""
@@ -101,7 +98,7 @@ class ModelRunner:
         """
         checkpoint = open_checkpoint(path, settings.model_impl)
         placement = place(checkpoint, settings, rank=rank, world=world, collective=collective)
-        with _current(placement.device):
+        with current_device(placement.device):
             model = checkpoint.load(placement, load_format=settings.load_format, seed=settings.seed or 0)
             return cls._of_model(model, settings, valid_vocab)
 
@@ -110,17 +107,11 @@ class ModelRunner:
         """Give a loaded model all that it needs to run."""
         placement, config = model.placement, model.config
         sizes = settings.sizes_for(placement.device.type)
-        graphs = settings.cuda_graphs and placement.device.type == "cuda" and placement.world == 1
-        recorded = min(MOST_TOKENS, sizes.max_running_requests) if graphs and model.launches_only else 0
-        storage = sized_storage(model, settings, sizes, recorded_tokens=recorded)
-        sampler = Sampler(
-            config.vocab_size,
-            sizes.max_running_requests,
-            settings.mask_rows,
-            placement.device,
-            valid_vocab=None if valid_vocab is None else min(valid_vocab, config.vocab_size),
-        )
-        sampler.warm_up(placement.dtype)
+        on_one_gpu = placement.device.type == "cuda" and placement.world == 1
+        recorded = settings.cuda_graphs and on_one_gpu and model.launches_only
+        kept = recorded_bytes(config, placement, sizes.max_running_requests) if recorded else 0
+        sampler = _sampler(config, placement, settings, sizes, valid_vocab)  # it takes memory, the pool what is left
+        storage = sized_storage(model, settings, sizes, recorded_bytes=kept)
         with torch.inference_mode():
             attention = compiled_attention(settings.attention_backend, storage, _attention_layers(model))
         context_length = settings.context_length or config.context_length
@@ -146,6 +137,10 @@ class ModelRunner:
     def launch(self, plan: StepPlan) -> RunnerStep:
         """Begin the forward pass of a step."""
         self._use_thread()
+        if (
+            self.device.type == "cuda" and self.device.index is not None
+        ):  # kernels and events go to the thread's current device, wherever the tensors are
+            torch.cuda.set_device(self.device)
         timer = DeviceTimer(self.device)
         with torch.inference_mode():
             self.sampler.load(plan.setups)
@@ -211,7 +206,7 @@ class ModelRunner:
     def _step_graphs(self, context_length: int, recorder: StepRecorder | None) -> StepGraphs:
         last_tokens = self.sampler.last_tokens
         if recorder is None:
-            most_bytes = recorded_bytes(self.config, self.model.placement, min(MOST_TOKENS, len(last_tokens)))
+            most_bytes = recorded_bytes(self.config, self.model.placement, len(last_tokens))
             recorder = CudaStepRecorder(self.device, most_bytes)
         return StepGraphs(
             self.model, self._attention, self.storage, last_tokens, self._inputs, context_length, recorder
@@ -231,54 +226,26 @@ def _last_tokens(plan: StepPlan) -> Int32Array:
     return plan.query_indptr[1:][plan.sample_rows] - 1
 
 
+def _sampler(
+    config: ModelConfig, placement: Placement, settings: EngineConfig, sizes: Sizes, valid_vocab: int | None
+) -> Sampler:
+    """The sampler of a model, ready.
+
+    Raises:
+        RequestError: there is no memory for its tables.
+    """
+    valid = None if valid_vocab is None else min(valid_vocab, config.vocab_size)
+    slots, device = sizes.max_running_requests, placement.device
+    try:
+        sampler = Sampler(config.vocab_size, slots, settings.mask_rows, device, valid_vocab=valid)
+    except torch.OutOfMemoryError as error:
+        raise RequestError(
+            f"{device} has no memory for {settings.mask_rows} grammar masks beside the weights: lower mask_rows"
+        ) from error
+    sampler.warm_up(placement.dtype)
+    return sampler
+
+
 def _attention_layers(model: CausalLM) -> list[RadixAttention]:
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return [module for module in modules if isinstance(module, RadixAttention)]
-
-
-# -- where a model goes -----------------------------------------------------------------------------------------------
-
-
-def place(
-    checkpoint: ModelConfig | Checkpoint,
-    settings: EngineConfig,
-    *,
-    rank: int = 0,
-    world: int = 1,
-    collective: Collective | None = None,
-) -> Placement:
-    """The placement that `settings` ask for.
-
-    Raises:
-        RequestError: the device does not exist.
-        ModelLoadError: the checkpoint's own dtype is asked for and is not a float type that is known.
-    """
-    device = _device(settings.device)
-    name: str = settings.dtype
-    if name == "auto":
-        name = "float32" if device.type == "cpu" else checkpoint.dtype
-    dtype = getattr(torch, name.removeprefix("torch."), None)
-    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        raise ModelLoadError(f"dtype={name!r} in config.json is not supported; give dtype='bfloat16' or 'float32'")
-    return Placement(rank, world, collective or Alone(), dtype, device)
-
-
-def _device(name: str | None) -> torch.device:
-    if name is None:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise RequestError(f"device={name!r} is not a device; known: cpu, cuda, cuda:0, ...") from None
-    if device.type not in _DEVICES:
-        raise RequestError(f"device={name!r} is not supported; known: {', '.join(_DEVICES)}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise RequestError(f"device={name!r} is not there: {torch.cuda.device_count()} CUDA devices were found")
-    if device.type == "cuda" and device.index is None:  # another thread may have another current device
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Where a GPU is the thread's current device: Triton launches there, wherever the tensors are."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from .batch import FROM_SLOT, Int32Array, SlotSetup, StepPlan
-from .upload import upload
+from .pinned_staging import PinnedStaging
 
 _FIRST_ROWS = 4
 
@@ -21,9 +23,10 @@ class PenaltyCounts:
     counted when a step computes them.
     """
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, vocab_size: int, device: torch.device, staging: PinnedStaging | None = None) -> None:
         self._vocab_size = vocab_size
         self._device = device
+        self._staging = staging or PinnedStaging(device)
         self._counts = torch.zeros((0, vocab_size), dtype=torch.int32, device=device)
         self._in_prompt = torch.zeros((0, vocab_size), dtype=torch.bool, device=device)
         self._coefficients = torch.zeros((0, 3), dtype=torch.float32, device=device)
@@ -31,24 +34,45 @@ class PenaltyCounts:
         self._free: list[int] = []
         self._counted: dict[int, int] = {}  # tokens of prompt and output counted so far, by slot
 
-    def load(self, setup: SlotSetup) -> None:
-        """Begin (or, after a retraction, take up again) the counts of a slot; without penalties its row is freed."""
+    def load(self, setups: Sequence[SlotSetup]) -> None:
+        """Begin (or, after a retraction, take up again) the counts of slots, in one copy.
+
+        The row of a slot without penalties is freed.
+        """
+        penalised = [setup for setup in setups if self._takes_row(setup)]
+        if not penalised:
+            return
+        arrays = [array for setup in penalised for array in self._numbers(setup)]
+        uploaded = iter(self._staging.upload(arrays))
+        for setup, coefficients, output, prompt in zip(penalised, uploaded, uploaded, uploaded, strict=True):
+            row = self._row_of[setup.slot]
+            self._coefficients[row].copy_(coefficients.view(torch.float32))
+            self._counts[row].copy_(self._histogram(output))
+            self._in_prompt[row].copy_(self._histogram(prompt) > 0)
+
+    def _takes_row(self, setup: SlotSetup) -> bool:
         if not setup.params.has_penalties:
             self._drop(setup.slot)
-            return
-        row = self._row(setup.slot)
+            return False
+        self._row(setup.slot)
+        self._counted[setup.slot] = len(setup.prompt_ids) + len(setup.output_ids)
+        return True
+
+    def _numbers(self, setup: SlotSetup) -> tuple[Int32Array, Int32Array, Int32Array]:
+        """Coefficients as their bits, the output and the prompt."""
         params = setup.params
         coefficients = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
-        self._coefficients[row].copy_(upload(np.array(coefficients, dtype=np.float32), self._device))
-        self._counts[row].copy_(self._histogram(setup.output_ids))
-        self._in_prompt[row].copy_(self._histogram(setup.prompt_ids) > 0)
-        self._counted[setup.slot] = len(setup.prompt_ids) + len(setup.output_ids)
+        bits = np.array(coefficients, dtype=np.float32).view(np.int32)
+        return bits, self._known(setup.output_ids), self._known(setup.prompt_ids)
 
-    def _histogram(self, token_ids: Int32Array) -> Tensor:
-        """[V] int32: how often each token occurs. Ids past the vocabulary are passed over."""
-        known = self._upload(token_ids[token_ids < self._vocab_size])
+    def _known(self, token_ids: Int32Array) -> Int32Array:
+        """Without ids past the vocabulary."""
+        return token_ids[token_ids < self._vocab_size]
+
+    def _histogram(self, token_ids: Tensor) -> Tensor:
+        """[V] int32: how often each token occurs."""
         counts = torch.zeros(self._vocab_size, dtype=torch.int32, device=self._device)
-        return counts.index_add_(0, known, torch.ones_like(known, dtype=torch.int32))
+        return counts.index_add_(0, token_ids, torch.ones_like(token_ids))
 
     def _row(self, slot: int) -> int:
         if slot not in self._row_of:
@@ -74,18 +98,24 @@ class PenaltyCounts:
         """Count the tokens of the step that nothing sampled: they lie past what was counted before."""
         if not self._row_of:
             return
+        forced: list[Int32Array] = []
+        rows: list[Int32Array] = []
         for row, slot in enumerate(plan.slots.tolist()):
             if slot in self._row_of:
                 tokens = slice(int(plan.query_indptr[row]), int(plan.query_indptr[row + 1]))
-                self._count_new(slot, plan.token_ids[tokens], plan.positions[tokens])
+                forced.append(self._new_tokens(slot, plan.token_ids[tokens], plan.positions[tokens]))
+                rows.append(np.full(len(forced[-1]), self._row_of[slot], dtype=np.int32))
+        if any(map(len, rows)):
+            places = self._staging.upload([np.concatenate(rows), np.concatenate(forced)])
+            ones = torch.ones_like(places[0])
+            self._counts.index_put_((places[0].long(), places[1].long()), ones, accumulate=True)
 
-    def _count_new(self, slot: int, token_ids: Int32Array, positions: Int32Array) -> None:
+    def _new_tokens(self, slot: int, token_ids: Int32Array, positions: Int32Array) -> Int32Array:
+        """Those that were not counted yet; they pass for counted."""
         new = positions >= self._counted[slot]
-        if not new.any():
-            return
-        self._counted[slot] = int(positions[-1]) + 1
-        forced = token_ids[new & (token_ids != FROM_SLOT)]
-        self._counts[self._row_of[slot]].add_(self._histogram(forced))
+        if new.any():
+            self._counted[slot] = int(positions[-1]) + 1
+        return self._known(token_ids[new & (token_ids != FROM_SLOT)])
 
     def count_sampled(self, slots: Int32Array, seq_lens: Int32Array, token_ids: Tensor) -> None:
         """Count one token for each sampled slot.
@@ -131,7 +161,7 @@ class PenaltyCounts:
         return self._upload([self._row_of[int(slots[index])] for index in chosen])
 
     def _upload(self, integers: npt.ArrayLike) -> Tensor:
-        return upload(np.asarray(integers, dtype=np.int64), self._device)
+        return self._staging.upload([np.asarray(integers, dtype=np.int32)])[0]
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless every row is free or owned by exactly one slot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import torch
@@ -12,8 +13,10 @@ from .batch import Int32Array
 _ALIGNED = 4
 """Words: every array begins at a multiple of 16 bytes, so that a kernel compiled for one such address serves all."""
 
-_BUFFERS = 4
-"""So many copies may be on their way before the host waits for the oldest."""
+_FIRST_BUFFERS = 4
+_MOST_BUFFERS = 64
+"""So many copies may be on their way before the host waits for the oldest: they come after what the device still has to
+compute, so that waiting for one would be waiting for a step."""
 
 
 class PinnedStaging:
@@ -21,7 +24,8 @@ class PinnedStaging:
 
     A copy from ordinary memory would make the host wait until the device has done all that was asked of it before;
     page-locked memory must stay as it is until it was read. Each buffer of a ring is written again once the copy that
-    read it is done, which an event tells. On a CPU the arrays are used where they lie.
+    read it is done, which an event tells; where the oldest is not, the ring grows. On a CPU the arrays are used where
+    they lie.
 
     Args:
         capacity_words: of each buffer, to begin with; larger uploads make them grow.
@@ -29,8 +33,9 @@ class PinnedStaging:
 
     def __init__(self, device: torch.device, capacity_words: int = 1 << 14) -> None:
         self._device = device
-        self._ring = [_Buffer(capacity_words) for _ in range(_BUFFERS if device.type == "cuda" else 0)]
-        self._turn = 0
+        self._capacity_words = capacity_words
+        first = _FIRST_BUFFERS if device.type == "cuda" else 0
+        self._ring = deque(_Buffer(capacity_words) for _ in range(first))  # the one used longest ago first
 
     def upload(self, arrays: Sequence[Int32Array], out: Tensor | None = None) -> list[Tensor]:
         """A tensor on the device of each array [n].
@@ -49,9 +54,14 @@ class PinnedStaging:
         else:
             if out is None:
                 out = torch.empty(words, dtype=torch.int32, device=self._device)
-            self._turn = (self._turn + 1) % len(self._ring)
-            self._ring[self._turn].send(arrays, places, words, out)
+            self._next().send(arrays, places, words, out)
         return [out[place : place + len(array)] for place, array in zip(places, arrays, strict=True)]
+
+    def _next(self) -> _Buffer:
+        """A buffer that may be written, at once or once its copy is done."""
+        grows = len(self._ring) < _MOST_BUFFERS and not self._ring[0].is_free
+        self._ring.append(_Buffer(self._capacity_words) if grows else self._ring.popleft())
+        return self._ring[-1]
 
 
 def staged_words(sizes: Sequence[int]) -> int:
@@ -78,6 +88,11 @@ class _Buffer:
     def _allocate(self, words: int) -> None:
         self._pinned = torch.empty(words, dtype=torch.int32, pin_memory=True)
         self._words: Int32Array = self._pinned.numpy()
+
+    @property
+    def is_free(self) -> bool:
+        """The copy that read it is done."""
+        return self._copied is None or bool(self._copied.query())  # type: ignore[no-untyped-call]  # as below
 
     def send(self, arrays: Sequence[Int32Array], places: Sequence[int], words: int, out: Tensor) -> None:
         """Begin to copy the arrays to their places in `out`."""

@@ -10,6 +10,7 @@ Source: the format's description in the safetensors package (8 bytes of header l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from .errors import ModelLoadError
 from .layers.placement import TensorSlot
-from .tensor_reader import StoredTensor
+from .tensor_reader import OpenFile, StoredTensor
 
 _DTYPES = {
     "F64": torch.float64,
@@ -69,20 +70,18 @@ class SafetensorsFile:
         """Fill a slot from the tensor `name`.
 
         Raises:
-            ModelLoadError: its shape is not the slot's, its dtype is not a float one, or the file is cut off.
+            ModelLoadError: its shape is not the slot's, its dtype is not a float one, or the file is cut off or cannot
+                be read.
         """
-        stored = self.stored(name, slot)
-        begin, nbytes = stored.begin, math.prod(stored.shape) * stored.dtype.itemsize
-        if slot.dim == 0:  # a slice of rows is one run of bytes
-            begin, nbytes = begin + slot.start * stored.row_bytes, slot.length * stored.row_bytes
-        target = slot.target
-        direct = slot.dim == 0 and target.dtype == stored.dtype and target.device.type == "cpu"
-        if direct and target.is_contiguous():
-            self._read(name, begin, nbytes, target.detach())
+        stored, target = self.stored(name, slot), slot.target.detach()
+        is_run = slot.dim == 0 or target.shape == slot.shape  # rows are one run of bytes
+        begin = stored.begin + (slot.start * stored.row_bytes if is_run else 0)
+        if is_run and target.dtype == stored.dtype and target.device.type == "cpu" and target.is_contiguous():
+            _read(stored, begin, target)
             return
-        buffer = torch.empty(target.shape if slot.dim == 0 else stored.shape, dtype=stored.dtype)
-        self._read(name, begin, nbytes, buffer)
-        target.copy_(buffer if slot.dim == 0 else buffer.narrow(slot.dim, slot.start, slot.length))
+        buffer = torch.empty(target.shape if is_run else stored.shape, dtype=stored.dtype)
+        _read(stored, begin, buffer)
+        target.copy_(buffer if is_run else buffer.narrow(slot.dim, slot.start, slot.length))
 
     def stored(self, name: str, slot: TensorSlot) -> StoredTensor:
         """Where the tensor `name` lies, which a slot is to be filled from.
@@ -125,16 +124,10 @@ class SafetensorsFile:
     def _damaged(self, name: str) -> ModelLoadError:
         return ModelLoadError(f"{self.path}: the header's entry of tensor {name!r} is damaged")
 
-    def _read(self, name: str, begin: int, nbytes: int, buffer: Tensor) -> None:
-        with self.path.open("rb", buffering=0) as file:
-            file.seek(begin)
-            view = memoryview(buffer.reshape(-1).view(torch.uint8).numpy().data)
-            done = 0
-            while done < nbytes:
-                count = file.readinto(view[done:])
-                if not count:
-                    raise ModelLoadError(f"{self.path} ends within tensor {name!r}")
-                done += count
+
+def _read(stored: StoredTensor, begin: int, buffer: Tensor) -> None:
+    with contextlib.closing(OpenFile()) as file:
+        file.read(stored, begin, buffer.view(-1).view(torch.uint8))
 
 
 def write_float32(

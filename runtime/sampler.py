@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor
 from .batch import Int32Array, SlotSetup, StepMasks, StepPlan, UInt32Array
 from .errors import EngineError
 from .host_copies import HostCopies
+from .kernels import serve
 from .mask_table import MaskTable
 from .penalties import PenaltyCounts
 from .pinned_staging import PinnedStaging
@@ -46,7 +46,7 @@ class Sampler:
         Args:
             vocab_size: width of the logits.
             valid_vocab: how many tokens exist; ids from here to `vocab_size` are padding and never sampled.
-            kernels: whether tokens are chosen by Triton kernels, not by torch; None: on a GPU they are.
+            kernels: whether tokens are chosen by Triton kernels, not by torch; None: where they serve the device.
         """
         self._vocab_size = vocab_size
         self._valid = vocab_size if valid_vocab is None else valid_vocab
@@ -55,21 +55,23 @@ class Sampler:
         self._device = torch.device(device)
         self._staging = PinnedStaging(self._device)
         self._options = SlotOptions(self._valid, max_slots, self._device, self._staging)
-        self._penalties = PenaltyCounts(self._valid, self._device)
+        self._penalties = PenaltyCounts(self._valid, self._device, self._staging)
         self._masks = MaskTable(mask_rows, vocab_size, self._device, self._staging)
         self.last_tokens = torch.zeros(max_slots, dtype=torch.int64, device=self._device)
         self.host_copies = HostCopies(self._device)
         if kernels is None:
-            kernels = self._device.type == "cuda" and importlib.util.find_spec("triton") is not None
+            kernels = serve(self._device)
         self._chooser = self._make_chooser(kernels)
 
     def _make_chooser(self, kernels: bool) -> TokenChooser:
-        shaper = ScoreShaper(self._options, self._penalties, self._masks, self._device)
+        shaper = ScoreShaper(self._options, self._penalties, self._masks, self._staging)
         if not kernels:
-            return TorchChooser(self._options, shaper, self.last_tokens, self._valid)
+            return TorchChooser(self._options, shaper, self.last_tokens, self._valid, self._staging)
         from .kernel_chooser import KernelChooser  # imports Triton
 
-        return KernelChooser(self._options, shaper, self._masks, self.last_tokens, self._vocab_size, self._valid)
+        return KernelChooser(
+            self._options, shaper, self._masks, self.last_tokens, self._vocab_size, self._valid, self._staging
+        )
 
     def warm_up(self, dtype: torch.dtype) -> None:
         """Have the kernels for logits of this dtype ready, where there are any, before a request waits for them."""
@@ -91,8 +93,7 @@ class Sampler:
             RequestError: a logit bias on a token that the model does not have.
         """
         self._options.load(setups)
-        for setup in setups:
-            self._penalties.load(setup)
+        self._penalties.load(setups)
         continued = [(setup.slot, setup.output_ids[-1]) for setup in setups if len(setup.output_ids)]
         if continued:
             slots, last = self._staging.upload(list(np.array(continued, dtype=np.int32).T))

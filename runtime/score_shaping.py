@@ -10,18 +10,20 @@ from torch import Tensor
 from .batch import UNCONSTRAINED, Int32Array
 from .mask_table import MaskTable
 from .penalties import PenaltyCounts
+from .pinned_staging import PinnedStaging
 from .slot_options import SlotOptions
-from .upload import upload
 
 
 class ScoreShaper:
     """Shapes scores by the options of their rows' slots. All of it is torch, on any device."""
 
-    def __init__(self, options: SlotOptions, penalties: PenaltyCounts, masks: MaskTable, device: torch.device) -> None:
+    def __init__(
+        self, options: SlotOptions, penalties: PenaltyCounts, masks: MaskTable, staging: PinnedStaging
+    ) -> None:
         self._options = options
         self._penalties = penalties
         self._masks = masks
-        self._device = device
+        self._staging = staging
 
     def shaped_rows(self, slots: Int32Array, output_positions: Int32Array) -> npt.NDArray[np.intp]:
         """The rows for which more is to be done than a mask."""
@@ -59,8 +61,8 @@ class ScoreShaper:
     def _hold_back_ends(self, scores: Tensor, slots: Int32Array, held_back: npt.NDArray[np.intp]) -> None:
         """Forbid the end tokens of rows that are still short of min_tokens, except where nothing else is allowed."""
         ends = [self._options.end_ids[slot] for slot in slots[held_back].tolist()]
-        rows = self._upload(np.repeat(held_back, [len(ids) for ids in ends]))
-        tokens = self._upload(np.concatenate(ends))
+        places = np.repeat(held_back, [len(ids) for ids in ends])
+        rows, tokens = self._staging.upload([places.astype(np.int32), np.concatenate(ends)])
         before = scores[rows, tokens]
         scores[rows, tokens] = torch.full_like(before, -torch.inf)
         nothing_left = scores.amax(dim=1) == -torch.inf
@@ -68,10 +70,8 @@ class ScoreShaper:
 
     def _add_bias(self, scores: Tensor, slots: Int32Array, biased: npt.NDArray[np.intp]) -> None:
         entries = [self._options.bias[slot] for slot in slots[biased].tolist()]
-        rows = self._upload(np.repeat(biased, [len(ids) for ids, _ in entries]))
-        tokens = self._upload(np.concatenate([ids for ids, _ in entries]))
-        values = upload(np.concatenate([values for _, values in entries]), self._device)
-        scores[rows, tokens] += values  # -inf, a masked token, stays -inf
-
-    def _upload(self, indices: npt.NDArray[np.integer]) -> Tensor:
-        return upload(indices.astype(np.int64), self._device)
+        places = np.repeat(biased, [len(ids) for ids, _ in entries])
+        tokens = np.concatenate([ids for ids, _ in entries])
+        values = np.concatenate([values for _, values in entries])
+        on_device = self._staging.upload([places.astype(np.int32), tokens, values.view(np.int32)])
+        scores[on_device[0], on_device[1]] += on_device[2].view(torch.float32)  # -inf, a masked token, stays -inf

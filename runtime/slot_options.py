@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .batch import SlotSetup
+from .batch import Int32Array, SlotSetup
 from .errors import EngineError
 from .philox import signed_seed
 from .pinned_staging import PinnedStaging
@@ -50,8 +50,8 @@ class SlotOptions:
         self.floored: BoolArray = np.zeros(max_slots, dtype=np.bool_)
         self.min_tokens: Int64Array = np.zeros(max_slots, dtype=np.int64)
         self.logprobs: Int64Array = np.full(max_slots, -1, dtype=np.int64)
-        self.end_ids: dict[int, Int64Array] = {}
-        self.bias: dict[int, tuple[Int64Array, npt.NDArray[np.float32]]] = {}
+        self.end_ids: dict[int, Int32Array] = {}
+        self.bias: dict[int, tuple[Int32Array, npt.NDArray[np.float32]]] = {}
         self.has_ends: BoolArray = np.zeros(max_slots, dtype=np.bool_)
         self.biased: BoolArray = np.zeros(max_slots, dtype=np.bool_)
         self.table = torch.zeros((max_slots, _WORDS), dtype=torch.int32, device=device)
@@ -95,14 +95,14 @@ class SlotOptions:
         self.logprobs[slot] = -1 if params.logprobs is None else params.logprobs
 
     def _load_lists(self, setup: SlotSetup) -> None:
-        ends = np.unique(setup.end_ids[setup.end_ids < self._vocab_size]).astype(np.int64)
+        ends = np.unique(setup.end_ids[setup.end_ids < self._vocab_size]).astype(np.int32)
         self.end_ids.pop(setup.slot, None)
         if len(ends):
             self.end_ids[setup.slot] = ends
         self.has_ends[setup.slot] = len(ends) > 0
         self.bias.pop(setup.slot, None)
         if bias := setup.params.logit_bias:
-            ids, values = np.array(list(bias), dtype=np.int64), np.array(list(bias.values()), dtype=np.float32)
+            ids, values = np.array(list(bias), dtype=np.int32), np.array(list(bias.values()), dtype=np.float32)
             self.bias[setup.slot] = (ids, values)
         self.biased[setup.slot] = bool(bias)
 

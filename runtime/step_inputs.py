@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .batch import FROM_SLOT, Int32Array, StepPlan
+from .kernels import serve
 from .pinned_staging import PinnedStaging, staged_words
 
 
@@ -28,7 +29,7 @@ class StepInputs(NamedTuple):
 
     def known_tokens(self, last_tokens: Tensor) -> Tensor:
         """[T] int32: the token ids, those of `FROM_SLOT` taken from `last_tokens` [max_slots]."""
-        if last_tokens.device.type != "cuda":
+        if not serve(last_tokens.device):
             return torch.where(self.token_ids == FROM_SLOT, last_tokens[self.slots].int(), self.token_ids)
         from .kernels.last_tokens import known_tokens
 

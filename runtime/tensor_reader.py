@@ -126,7 +126,7 @@ def _pieces(stored: StoredTensor, slot: TensorSlot, piece_bytes: int) -> Iterato
         return
     first_row = slot.start if slot.dim == 0 else 0
     begin = stored.begin + first_row * stored.row_bytes
-    if slot.dim == 0 and target.is_contiguous():  # one run of bytes, there and here
+    if target.is_contiguous() and (slot.dim == 0 or target.shape == slot.shape):  # one run of bytes, there and here
         size = stored.dtype.itemsize
         for first, part in _parts(target.view(-1), piece_bytes // size):
             yield _Piece(stored, begin + first * size, part.numel() * size, part, None)
@@ -239,14 +239,14 @@ class _Reading:
 
     def _read(self, buffers: Sequence[_Buffer]) -> None:
         turn = 0
-        with contextlib.closing(_OpenFile()) as file:
+        with contextlib.closing(OpenFile()) as file:
             while (taken := self._take()) is not None:
                 index, piece = taken
                 buffer = buffers[turn % len(buffers)]
                 turn += 1
                 try:
                     buffer.wait()
-                    file.read(piece, buffer.memory)
+                    file.read(piece.stored, piece.begin, buffer.memory[: piece.nbytes])
                     buffer.send(piece, self._staging.stream)
                 except Exception as error:
                     self._fail(index, error)
@@ -261,31 +261,31 @@ class _Reading:
             self._stopped = True
 
 
-class _OpenFile:
-    """One reader's file; its own, since the system reads ahead of each open file."""
+class OpenFile:
+    """The file that one thread reads, opened when it is asked for; its own, since the system reads ahead of each."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
         self._fd = -1
 
     def close(self) -> None:
+        """Close what is open."""
         if self._path is not None:
             os.close(self._fd)
             self._path = None
 
-    def read(self, piece: _Piece, memory: Tensor) -> None:
-        """Fill the first bytes of `memory` with those of the piece.
+    def read(self, stored: StoredTensor, begin: int, memory: Tensor) -> None:
+        """Fill `memory`, [bytes] uint8 on the CPU, with the bytes of the tensor's file from `begin` on.
 
         Raises:
             ModelLoadError: the file cannot be read, or has ended.
         """
-        stored = piece.stored
-        view = memoryview(memory.numpy().data)[: piece.nbytes]
+        view = memoryview(memory.numpy().data)
         done = 0
         try:
             self._open(stored.path)
-            while done < piece.nbytes:
-                count = os.preadv(self._fd, [view[done:]], piece.begin + done)
+            while done < len(view):
+                count = os.preadv(self._fd, [view[done:]], begin + done)
                 if not count:
                     raise ModelLoadError(f"{stored.path} ends within tensor {stored.name!r}")
                 done += count

@@ -10,11 +10,14 @@ from torch import Tensor
 
 from .batch import NOT_FINITE, NOTHING_ALLOWED, Int32Array
 from .philox import uniform
+from .pinned_staging import PinnedStaging
 from .sampled import Sampled
 from .score_shaping import ScoreShaper
 from .slot_options import SlotOptions
 from .token_choice import argmax_rows, draw, drop_unlikely, kept_by_rank, likeliest, token_weights
-from .upload import upload
+
+LOGITS_AT_ONCE = 1 << 24
+"""What takes many times the logits' memory is done for so many of them at a time (64 MB in float32)."""
 
 
 class TokenChooser(Protocol):
@@ -34,12 +37,19 @@ class TokenChooser(Protocol):
 class TorchChooser:
     """The choice in torch's operators: for CPUs, and what the kernels are held to."""
 
-    def __init__(self, options: SlotOptions, shaper: ScoreShaper, last_tokens: Tensor, valid_vocab: int) -> None:
+    def __init__(
+        self,
+        options: SlotOptions,
+        shaper: ScoreShaper,
+        last_tokens: Tensor,
+        valid_vocab: int,
+        staging: PinnedStaging,
+    ) -> None:
         self._options = options
         self._shaper = shaper
         self._last_tokens = last_tokens
         self._valid = valid_vocab
-        self._device = last_tokens.device
+        self._staging = staging
 
     def choose(
         self, logits: Tensor, slots: Int32Array, output_positions: Int32Array, mask_rows: Int32Array | None
@@ -49,7 +59,7 @@ class TorchChooser:
         token_ids = self._choose(scores, slots, output_positions)
         known = token_ids.clamp(min=0)
         self._last_tokens[self._upload(slots)] = known
-        sampled = Sampled.empty(len(slots), self._options.logprobs[slots], self._valid, self._device)
+        sampled = Sampled.empty(len(slots), self._options.logprobs[slots], self._valid, logits.device)
         sampled.token_ids.copy_(token_ids)
         if len(sampled.asked):
             fill_logprobs(sampled, logits, known, self._upload(sampled.asked), self._valid)
@@ -78,10 +88,10 @@ class TorchChooser:
             weights[rows] *= kept_by_rank(scores[rows], peaks[rows], options.rows(rows))
         if self._options.floored[slots].any():
             weights = drop_unlikely(weights, options.min_p)
-        return draw(weights, uniform(self._options.seeds(on_device), self._upload(output_positions)))
+        return draw(weights, uniform(self._options.seeds(on_device), self._upload(output_positions).long()))
 
     def _upload(self, indices: np.ndarray[tuple[int], np.dtype[np.integer]]) -> Tensor:
-        return upload(indices.astype(np.int64), self._device)
+        return self._staging.upload([indices.astype(np.int32)])[0]
 
 
 def fill_logprobs(sampled: Sampled, logits: Tensor, token_ids: Tensor, rows: Tensor, valid_vocab: int) -> None:
@@ -90,12 +100,15 @@ def fill_logprobs(sampled: Sampled, logits: Tensor, token_ids: Tensor, rows: Ten
     Args:
         logits: [S, V], raw.
         token_ids: [S] int64, what was sampled; 0 where that failed.
-        rows: [A] int64, `sampled.asked` on the device.
+        rows: [A] int32, `sampled.asked` on the device.
     """
-    raw = logits[rows].float()
-    total = raw.logsumexp(dim=1, keepdim=True)
-    sampled.asked_logprobs.copy_((raw.gather(1, token_ids[rows, None]) - total)[:, 0])
-    if most := sampled.most:
-        ids, values = likeliest(raw[:, :valid_vocab], most)
-        sampled.top_ids.copy_(ids)
-        sampled.top_logprobs.copy_(values - total)
+    at_once = max(1, LOGITS_AT_ONCE // logits.shape[1])
+    for first in range(0, len(rows), at_once):
+        part = slice(first, first + at_once)
+        raw = logits[rows[part]].float()
+        total = raw.logsumexp(dim=1, keepdim=True)
+        sampled.asked_logprobs[part].copy_((raw.gather(1, token_ids[rows[part], None]) - total)[:, 0])
+        if most := sampled.most:
+            ids, values = likeliest(raw[:, :valid_vocab], most)
+            sampled.top_ids[part].copy_(ids)
+            sampled.top_logprobs[part].copy_(values - total)

@@ -7,13 +7,15 @@ import functools
 import io
 import json
 import struct
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.tiny_models import tiny_tokenizer_spec
+from tests.tiny_models import tiny_tokenizer_spec, write_tiny_tokenizer
 
 from palmette.runtime.token_bytes import byte_marks
+from palmette.runtime.tokenizer import Tokenizer
 
 SENTENCES = (
     "The quick brown fox jumps over the lazy dog, and then it sleeps.",
@@ -117,3 +119,33 @@ def write_bpe_files(folder: Path, **config: Any) -> Path:
     (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<|im_start|>"} | config))
     return folder
+
+
+def _tokenizer_json(folder: Path) -> Path:
+    write_tiny_tokenizer(folder)
+    return folder
+
+
+FORMS: dict[str, Callable[[Path], Path]] = {
+    "tokenizer.json": _tokenizer_json,
+    "vocab.json and merges.txt": write_bpe_files,
+    "tiktoken": write_tiktoken,
+    "sentencepiece bpe": lambda folder: write_tokenizer_model(folder, trained_sentencepiece("bpe")),
+    "sentencepiece unigram": lambda folder: write_tokenizer_model(folder, trained_sentencepiece("unigram")),
+    "symbols": lambda folder: write_tokenizer_model(
+        folder, trained_sentencepiece("bpe", symbols=("<sep>", "▁▁", "日本", "\n\n"))
+    ),
+    "no dummy prefix": lambda folder: write_tokenizer_model(
+        folder, trained_sentencepiece("bpe", add_dummy_prefix=False)
+    ),
+}
+
+
+@functools.cache
+def folder_of(form: str) -> Path:
+    return FORMS[form](Path(tempfile.mkdtemp()))
+
+
+@functools.cache
+def tokenizer_of(form: str) -> Tokenizer:
+    return Tokenizer.load(folder_of(form))

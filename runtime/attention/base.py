@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 
 from palmette.runtime.batch import Int32Array, StepPlan
+from palmette.runtime.errors import EngineError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,9 +77,17 @@ class AttentionBackend(Protocol):
         """
 
 
+class KernelCompilationError(EngineError):
+    """A library's kernels could not be compiled on this machine. The message says why."""
+
+
 @runtime_checkable
 class CompiledAttention(Protocol):
     """A backend whose kernels are compiled at their first use."""
 
     def warm_up(self, layers: Sequence[RadixAttention]) -> None:
-        """Compile, or load from the machine's cache, what a model's layers need, before a request waits for it."""
+        """Compile, or load from the machine's cache, what a model's layers need, before a request waits for it.
+
+        Raises:
+            KernelCompilationError: that failed.
+        """

@@ -19,13 +19,18 @@ from palmette.runtime.layers.rotary import Angles
 from palmette.runtime.pinned_staging import PinnedStaging, staged_words
 
 from .base import AttentionPlan
-from .flashinfer_kernels import DeviceRows, Family, HostRows, Kind, Launch, Planner
+from .flashinfer_kernels import Family, Kind
+from .flashinfer_planner import DeviceRows, HostRows, Launch, Planner
 from .paged import GraphBuffer, kinds_of, last_page_lens, most_pages, query_lens, spare_plan, write_and_attend
 
 _FA3_SHARE = 0.75
 """FlashAttention 3 is up to 1.5 times as quick as 2, but gives each query head tiles of its own: of so many of their
 rows must be real. Measured on an H200, us a layer: 8 x 1024 causal 216 against 278; 64 x 64 over 2112, where half are
 real, 629 against 440."""
+
+_MOST_RECORDED_BYTES = 7 << 27
+"""For the parts of a recorded step's rows: less than what is kept for all workspaces. It suffices for 1024 rows of 64
+heads in groups of 8; in groups of more than 16 FlashInfer asks for four times as much."""
 
 
 def prefers_fa3(lens: Int32Array, seq_lens: Int32Array, head_dim: int) -> bool:
@@ -133,8 +138,13 @@ class FlashInferAttention:
                 self.plan(spare_plan(self._storage, tokens, decode=decode))
                 self.run(self._storage.keys[0].new_zeros(tokens, total, layer.head_dim), layer)
 
-    def decode_graph(self, rows: int, context_length: int) -> FlashInferDecodeGraph:
-        """See `AttentionBackend.decode_graph`."""
+    def decode_graph(self, rows: int, context_length: int) -> FlashInferDecodeGraph | None:
+        """See `AttentionBackend.decode_graph`; None where the parts of so many rows would take too much memory."""
+        kinds = {kind for kind, _ in self._integers}
+        if any(self._planner.float_bytes(kind, rows) > _MOST_RECORDED_BYTES for kind in kinds):
+            return None
+        for kind in kinds:  # now, so that the graph of most rows, which is made first, has all graphs' memory
+            self._planner.floats(kind, rows)
         words = staged_words(
             [rows, rows + 1, rows, rows + 1, most_pages(rows, context_length, self._storage.page_size)]
         )

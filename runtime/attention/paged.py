@@ -83,15 +83,15 @@ def kinds_of(layers: Iterable[RadixAttention]) -> Sequence[RadixAttention]:
     )
 
 
-def spare_plan(storage: KVStorage, tokens: int, *, decode: bool) -> AttentionPlan:
-    """A row of so many tokens (one, if it is a decode) on the spare page, to try a backend with."""
-    pages = -(-tokens // storage.page_size)
+def spare_plan(storage: KVStorage, tokens: int, *, decode: bool, before: int = 0) -> AttentionPlan:
+    """A row of so many tokens (one, if it is a decode) after others, all on the spare page, to try a backend with."""
+    pages = -(-(before + tokens) // storage.page_size)
     first = storage.spare_page * storage.page_size
     return AttentionPlan(
-        kv_slots=(first + np.arange(tokens) % storage.page_size).astype(np.int32),
+        kv_slots=(first + (before + np.arange(tokens)) % storage.page_size).astype(np.int32),
         query_indptr=np.array([0, tokens], dtype=np.int32),
         page_indptr=np.array([0, pages], dtype=np.int32),
         page_ids=np.full(pages, storage.spare_page, dtype=np.int32),
-        seq_lens=np.array([tokens], dtype=np.int32),
+        seq_lens=np.array([before + tokens], dtype=np.int32),
         num_decodes=int(decode),
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from palmette.runtime.batch import Int32Array
 from palmette.runtime.kernels.decode_attention import (
+    LEAST_CHUNK,
     DecodeRows,
     decode_attention,
     item_lists,
@@ -17,6 +18,7 @@ from palmette.runtime.kernels.decode_attention import (
     split_rows,
 )
 from palmette.runtime.kernels.prefill_attention import (
+    BLOCKS_M,
     PrefillRows,
     PrefillTile,
     prefill_attention,
@@ -30,9 +32,6 @@ from palmette.runtime.pinned_staging import PinnedStaging, staged_words
 
 from .base import AttentionPlan
 from .paged import GraphBuffer, kinds_of, most_pages, multiprocessors, query_lens, spare_plan, write_and_attend
-
-_TRIED = ((1, True), (1, False), (33, False), (128, False))
-"""Tokens of a row, and whether it is a decode: among them all blocks that kernels are compiled for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +126,15 @@ class TritonAttention:
     def warm_up(self, layers: Sequence[RadixAttention]) -> None:
         """Compile what the layers of a model need, where it is not in Triton's cache, before a request waits for it."""
         for layer in kinds_of(layers):
-            total = layer.num_heads + 2 * layer.num_kv_heads
-            for tokens, decode in _TRIED:
-                self.plan(spare_plan(self._storage, tokens, decode=decode))
-                self.run(self._storage.keys[0].new_zeros(tokens, total, layer.head_dim), layer)
+            self._try(layer, spare_plan(self._storage, 1, decode=True, before=LEAST_CHUNK))  # in two parts
+            for block in BLOCKS_M:
+                tokens = max(1, block * layer.num_kv_heads // layer.num_heads)
+                self._try(layer, spare_plan(self._storage, tokens, decode=False))
+
+    def _try(self, layer: RadixAttention, batch: AttentionPlan) -> None:
+        total = layer.num_heads + 2 * layer.num_kv_heads
+        self.plan(batch)
+        self.run(self._storage.keys[0].new_zeros(len(batch.kv_slots), total, layer.head_dim), layer)
 
     def decode_graph(self, rows: int, context_length: int) -> TritonDecodeGraph:
         """See `AttentionBackend.decode_graph`."""
@@ -182,9 +186,6 @@ class TritonDecodeGraph:
         """Turn, write and attend; shapes as in `AttentionBackend.run`."""
         assert self._step is not None
         return write_and_attend(self._storage, self._step, qkv, layer, angles)
-
-    def warm_up(self, layers: Sequence[RadixAttention]) -> None:
-        """Nothing: the first run compiles, and it comes before the recording."""
 
     def decode_graph(self, rows: int, context_length: int) -> None:
         """None: this is one."""

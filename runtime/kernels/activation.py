@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .dependent_launch import supported
+from .launch_sizes import block_count, power_of_two
 
 _BLOCK = 1024
 
@@ -48,9 +49,9 @@ def gelu_tanh_and_mul(gate_up: Tensor, /) -> Tensor:
 def _launch(gate_up: Tensor, *, gelu: bool) -> Tensor:
     rows, width = gate_up.shape
     out = gate_up.new_empty(rows, width // 2)
-    block = min(_BLOCK, triton.next_power_of_2(width // 2))
+    block = min(_BLOCK, power_of_two(width // 2))
     dependent = supported(gate_up.device)
-    _gate_and_mul[(rows * triton.cdiv(width // 2, block),)](
+    _gate_and_mul[(rows * block_count(width // 2, block),)](
         gate_up,
         out,
         SIZE=width // 2,

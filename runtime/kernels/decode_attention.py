@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from palmette.runtime.batch import Int32Array
+
+from .launch_sizes import block_count, power_of_two
 from .paged_tiles import (
     LEAST_TILE,
     capped,
@@ -21,8 +23,6 @@ from .paged_tiles import (
     slots_of,
     softmax_step,
 )
-
-Int32Array = npt.NDArray[np.int32]
 
 LEAST_CHUNK = 64
 """Tokens that a program reads at least, where the row has them: fewer are not worth its start."""
@@ -176,7 +176,7 @@ def _merge_items(
 
 def most_splits(kv_heads: int, multiprocessors: int) -> int:
     """Items that may be added to a step's rows, so that all of the card is busy and no program far behind the rest."""
-    return triton.cdiv(_PROGRAMS_PER_SM * multiprocessors, kv_heads)  # type: ignore[no-any-return]  # triton is untyped
+    return block_count(_PROGRAMS_PER_SM * multiprocessors, kv_heads)
 
 
 def split_rows(seq_lens: Int32Array, more: int) -> Int32Array:
@@ -264,7 +264,7 @@ def decode_attention(
         D=head_dim,
         PAD_D=padded_dim(head_dim),
         PAGE=page_size,
-        BLOCK_M=max(LEAST_TILE, triton.next_power_of_2(heads // kv_heads)),
+        BLOCK_M=max(LEAST_TILE, power_of_two(heads // kv_heads)),
         BLOCK_N=tile.block_n,
         HAS_WINDOW=window is not None,
         HAS_CAP=softcap is not None,

@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 
 import torch
-import triton
 from torch import Tensor
 from torch.nn import functional
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .dependent_launch import supported
-from .linear_gemm import narrow_gemm, narrow_gemm_tma
+from .launch_sizes import block_count
+from .linear_gemm import narrow_gemm
 from .linear_gemv import gemv
-from .linear_tiling import MOST_PARTIALS, MOST_TILES, Tiling, tiling_for
+from .linear_tiling import MOST_PARTIALS, MOST_ROWS, MOST_TILES, Tiling, tiling_for
 
 _DTYPES = (torch.bfloat16, torch.float16)
 
@@ -31,7 +30,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, /) -> Tensor:
     Raises:
         RuntimeError: the first product on a device would be part of a CUDA graph.
     """
-    if x.dtype in _DTYPES and x.dtype == weight.dtype and x.dim() == 2 and _suits(x.device):
+    few = x.dim() == 2 and len(x) <= MOST_ROWS
+    if few and x.dtype in _DTYPES and x.dtype == weight.dtype and _suits(x.device):
         tiling = tiling_for(x.shape[0], weight.shape[0], weight.shape[1])
         if tiling is not None and x.is_contiguous() and weight.is_contiguous():
             return multiply(x, weight, bias, tiling)
@@ -44,7 +44,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling) -> 
     All products of a device share one workspace, for sums over parts of the inputs: they must be in one stream.
     """
     out = x.new_empty(len(x), len(weight))
-    launch = _launch_gemv if tiling.block_m == 0 else _launch_gemm_tma if tiling.tma else _launch_gemm
+    launch = _launch_gemv if tiling.block_m == 0 else _launch_gemm
     launch(x, weight, bias, out, tiling)
     return out
 
@@ -52,7 +52,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling) -> 
 def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, tiling: Tiling) -> None:
     outputs, inputs = weight.shape
     columns = tiling.block_k * tiling.split_k
-    gemv[triton.cdiv(outputs, tiling.block_n), tiling.split_k](
+    gemv[block_count(outputs, tiling.block_n), tiling.split_k](
         x,
         weight,
         bias,
@@ -61,7 +61,7 @@ def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, ti
         outputs,
         inputs,
         EVEN=outputs % tiling.block_n == 0 and inputs % columns == 0,
-        STEPS=triton.cdiv(inputs, columns),
+        STEPS=block_count(inputs, columns),
         **_options(tiling, x.device),
     )
 
@@ -69,7 +69,7 @@ def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, ti
 def _launch_gemm(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, tiling: Tiling) -> None:
     outputs, inputs = weight.shape
     columns = tiling.block_k * tiling.split_k
-    narrow_gemm[triton.cdiv(outputs, tiling.block_n), tiling.split_k](
+    narrow_gemm[block_count(outputs, tiling.block_n), tiling.split_k](
         x,
         weight,
         bias,
@@ -80,24 +80,7 @@ def _launch_gemm(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, ti
         inputs,
         EVEN_N=outputs % tiling.block_n == 0,
         EVEN_K=inputs % columns == 0,
-        STEPS=triton.cdiv(inputs, columns),
-        **_options(tiling, x.device),
-    )
-
-
-def _launch_gemm_tma(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, tiling: Tiling) -> None:
-    outputs, inputs = weight.shape
-    narrow_gemm_tma[triton.cdiv(outputs, tiling.block_n), tiling.split_k](
-        TensorDescriptor.from_tensor(x, [tiling.block_m, tiling.block_k]),
-        TensorDescriptor.from_tensor(weight, [tiling.block_n, tiling.block_k]),
-        weight,
-        bias,
-        out,
-        *_workspace(x.device),
-        len(x),
-        outputs,
-        inputs,
-        STEPS=triton.cdiv(inputs, tiling.block_k * tiling.split_k),
+        STEPS=block_count(inputs, columns),
         **_options(tiling, x.device),
     )
 

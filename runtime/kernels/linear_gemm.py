@@ -63,44 +63,6 @@ def narrow_gemm(
     _store(total, rows, tokens, bias, out, partials, arrivals, M, N, BLOCK_M, BLOCK_N, SPLIT_K)
 
 
-@triton.jit(do_not_specialize=["M"])
-def narrow_gemm_tma(
-    x,
-    weight,
-    weight_start,
-    bias,
-    out,
-    partials,
-    arrivals,
-    M,
-    N,
-    K,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    SPLIT_K: tl.constexpr,
-    STEPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-    AHEAD: tl.constexpr,
-):
-    """As `narrow_gemm`, blocks copied by the tensor memory accelerator, which puts zeros where a tensor has ended.
-
-    x and weight are descriptors of tensors, of blocks [BLOCK_M, BLOCK_K] and [BLOCK_N, BLOCK_K].
-    """
-    first_row = tl.program_id(0) * BLOCK_N
-    rows = first_row + tl.arange(0, BLOCK_N)
-    first = tl.program_id(1) * (STEPS * BLOCK_K)
-    if DEPENDENT:
-        _come_up(weight_start, rows, first, N, K, AHEAD)
-    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    for step in tl.range(0, STEPS, num_stages=STAGES):
-        column = first + step * BLOCK_K
-        block, values = weight.load([first_row, column]), x.load([0, column])
-        total = tl.dot(block, values.T, total)
-    _store(total, rows, tl.arange(0, BLOCK_M), bias, out, partials, arrivals, M, N, BLOCK_M, BLOCK_N, SPLIT_K)
-
-
 @triton.jit
 def _come_up(weight, rows, first, N, K, AHEAD: tl.constexpr):
     """Ask the L2 cache for AHEAD columns of some rows, lines of 128 bytes, then wait for the kernel ahead."""

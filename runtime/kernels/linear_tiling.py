@@ -28,7 +28,6 @@ class Tiling:
         warps: a program's.
         stages: blocks on their way at once, with matrix units.
         dependent: the kernel starts while the one ahead of it in the stream ends, and fetches weights until then.
-        tma: blocks are copied by the tensor memory accelerator, with matrix units.
     """
 
     block_m: int
@@ -38,7 +37,6 @@ class Tiling:
     warps: int
     stages: int = 1
     dependent: bool = False
-    tma: bool = False
 
     def fits(self, outputs: int) -> bool:
         """Whether the partial sums of a product with these many outputs have room."""

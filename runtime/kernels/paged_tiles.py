@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .launch_sizes import power_of_two
+
 LEAST_TILE = 16
 """Rows and columns that a matrix product of Triton has at least."""
 
@@ -14,7 +16,7 @@ LOG2_E = 1.4426950408889634
 
 def padded_dim(head_dim: int) -> int:
     """Columns of a tile that holds a head."""
-    return max(LEAST_TILE, int(triton.next_power_of_2(head_dim)))
+    return max(LEAST_TILE, power_of_two(head_dim))
 
 
 def precision_of(dtype: torch.dtype) -> str:

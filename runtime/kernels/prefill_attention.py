@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from palmette.runtime.batch import Int32Array
 
 from .paged_tiles import (
     LEAST_TILE,
@@ -22,10 +23,8 @@ from .paged_tiles import (
     softmax_step,
 )
 
-Int32Array = npt.NDArray[np.int32]
-
-_BLOCKS_M = (16, 64, 128)
-"""Few, since each is compiled."""
+BLOCKS_M = (16, 64, 128)
+"""Query rows of a block, for rows of few tokens to many. Few, since each is compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +129,8 @@ def _prefill_items(
     PRECISION: tl.constexpr,
 ):
     """A program is a block of a row's query rows and a KV head. Query row m is head m % GROUP of token m // GROUP."""
-    kv_head = tl.program_id(0)
-    item = tl.program_id(1)
+    kv_head = tl.program_id(0) % KV
+    item = tl.program_id(0) // KV  # in one dimension, as the others of a grid end at 65535
     row = tl.load(item_rows + item)
     start_m = tl.load(item_blocks + item) * BLOCK_M
     first_token = tl.load(query_indptr + row)
@@ -179,9 +178,9 @@ def prefill_tile(head_dim: int, dtype: torch.dtype, packed_len: int) -> PrefillT
     row_bytes = padded_dim(head_dim) * dtype.itemsize
     if dtype == torch.float32:  # as much as registers allow
         return PrefillTile(LEAST_TILE, LEAST_TILE, 8, 2)
-    most_m, block_n = (128, 64) if row_bytes <= 256 else (64, 32)
-    block_m = next((m for m in _BLOCKS_M if m >= packed_len), most_m)
-    return PrefillTile(min(block_m, most_m), block_n, 8 if block_m >= 128 and most_m == 128 else 4, 3)
+    most_m, block_n, warps = (128, 64, 8) if row_bytes <= 256 else (64, 32, 4) if row_bytes <= 512 else (32, 16, 8)
+    block_m = min(next((m for m in BLOCKS_M if m >= packed_len), most_m), most_m)
+    return PrefillTile(block_m, block_n, warps if block_m == most_m else 4, 3)
 
 
 def work_list(query_lens: Int32Array, seq_lens: Int32Array, group: int, block_m: int) -> tuple[Int32Array, Int32Array]:
@@ -227,7 +226,7 @@ def prefill_attention(
     _, heads, head_dim = q.shape
     kv_heads = keys.shape[1]
     factor, cap = exponent_factors(scale, softcap)
-    _prefill_items[(kv_heads, len(rows.item_rows))](
+    _prefill_items[(kv_heads * len(rows.item_rows),)](
         q,
         keys,
         values,

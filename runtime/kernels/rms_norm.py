@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor, empty_like
 
 from .dependent_launch import supported
+from .launch_sizes import block_count, power_of_two
 
 _HEADS_AT_ONCE = 16
 
@@ -104,8 +105,8 @@ def norm_heads(x: Tensor, heads: int, kv_heads: int, weight: Tensor, eps: float,
     tokens, total, head_dim = x.shape
     normed = heads + kv_heads
     dependent = supported(x.device)
-    block_heads = min(_HEADS_AT_ONCE, triton.next_power_of_2(normed))
-    _norm_some_heads[(tokens * triton.cdiv(normed, block_heads),)](
+    block_heads = min(_HEADS_AT_ONCE, power_of_two(normed))
+    _norm_some_heads[(tokens * block_count(normed, block_heads),)](
         x,
         weight,
         eps,
@@ -115,7 +116,7 @@ def norm_heads(x: Tensor, heads: int, kv_heads: int, weight: Tensor, eps: float,
         TOTAL=total,
         DIM=head_dim,
         BLOCK_HEADS=block_heads,
-        BLOCK_DIM=triton.next_power_of_2(head_dim),
+        BLOCK_DIM=power_of_two(head_dim),
         DEPENDENT=dependent,
         num_warps=4,
         launch_pdl=dependent,
@@ -127,7 +128,7 @@ def _launch_rows(
     x: Tensor, update: Tensor | None, weight: Tensor, out: Tensor, eps: float, offset: float, scale: float
 ) -> None:
     size = x.shape[1]
-    block = triton.next_power_of_2(size)
+    block = power_of_two(size)
     dependent = supported(x.device)
     _rms_norm_row[(len(x),)](
         x,

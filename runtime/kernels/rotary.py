@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .dependent_launch import supported
+from .launch_sizes import block_count, power_of_two
 
 _HEADS_AT_ONCE = 16
 
@@ -99,7 +100,7 @@ def rotary_angles(
     half = len(inverse_frequencies)
     cos, sin = (torch.empty(len(positions), 1, half, dtype=dtype, device=positions.device) for _ in range(2))
     _angles_of[(len(positions),)](
-        positions, inverse_frequencies, cos, sin, factor, HALF=half, BLOCK=triton.next_power_of_2(half), num_warps=1
+        positions, inverse_frequencies, cos, sin, factor, HALF=half, BLOCK=power_of_two(half), num_warps=1
     )
     return cos, sin
 
@@ -132,8 +133,8 @@ def rotate_and_write(
     q = qkv.new_empty(tokens, heads, head_dim)
     half = 0 if cos is None else cos.shape[2]
     dependent = supported(qkv.device)
-    block_heads = min(_HEADS_AT_ONCE, triton.next_power_of_2(total))
-    _rotate_and_write_heads[(tokens * triton.cdiv(total, block_heads),)](
+    block_heads = min(_HEADS_AT_ONCE, power_of_two(total))
+    _rotate_and_write_heads[(tokens * block_count(total, block_heads),)](
         qkv,
         cos,
         sin,
@@ -146,8 +147,8 @@ def rotate_and_write(
         D=head_dim,
         HALF=half,
         BLOCK_HEADS=block_heads,
-        BLOCK_HALF=triton.next_power_of_2(max(half, 1)),
-        BLOCK_REST=triton.next_power_of_2(max(head_dim - 2 * half, 1)),
+        BLOCK_HALF=power_of_two(max(half, 1)),
+        BLOCK_REST=power_of_two(max(head_dim - 2 * half, 1)),
         DEPENDENT=dependent,
         num_warps=4,
         launch_pdl=dependent,

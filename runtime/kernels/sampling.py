@@ -104,7 +104,18 @@ def choose_tokens(
             thresholds = rank_rows(scores, rows.ranked, rows.slots, slot_table, peaks, chunks, scratch, flags, parts)
         sums = torch.empty((count, blocks), dtype=torch.int64, device=logits.device)
         _block_weights[(count * chunks,)](
-            *scores, rows.slots, slot_table, peaks, thresholds, sums, a_chunk, chunks, count, **flags, **parts, num_warps=8
+            *scores,
+            rows.slots,
+            slot_table,
+            peaks,
+            thresholds,
+            sums,
+            a_chunk,
+            chunks,
+            count,
+            **flags,
+            **parts,
+            num_warps=8,
         )
     _row_tokens[(count,)](
         *scores,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from palmette.runtime import kernels
 
 from .placement import Placement
 
@@ -90,8 +91,8 @@ def operators_for(placement: Placement) -> Operators:
     device, dtype = placement.device, placement.dtype
     if device.type == "cpu" and dtype == torch.float32:
         return _cpu_float32()
-    if device.type == "cuda" and dtype in _TRITON_DTYPES and importlib.util.find_spec("triton"):
-        return _triton(device)
+    if dtype in _TRITON_DTYPES and kernels.serve(device):
+        return _triton()
     return TORCH
 
 
@@ -145,7 +146,7 @@ def _rotary_angles(
 
 
 def _no_preparation() -> None:
-    """torch needs none."""
+    """Only the CPU's kernels have threads of their own."""
 
 
 TORCH = Operators(
@@ -182,12 +183,8 @@ _TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @functools.cache
-def _triton(device: torch.device) -> Operators:
+def _triton() -> Operators:
     from palmette.runtime.kernels import activation, linear, rms_norm, rotary
-
-    def use_device() -> None:
-        if device.index is not None:  # Triton launches on the thread's current device, wherever the tensors are
-            torch.cuda.set_device(device)
 
     return Operators(
         linear.linear,
@@ -198,5 +195,5 @@ def _triton(device: torch.device) -> Operators:
         activation.gelu_tanh_and_mul,
         _rotate,  # for torch's attention alone: other backends turn as they write, by `rotary.rotate_and_write`
         rotary.rotary_angles,
-        use_device,
+        _no_preparation,
     )

@@ -52,10 +52,8 @@ def _yarn(plain: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
     first, last = pair_turning(scaling.high_freq_factor), pair_turning(scaling.low_freq_factor)
     if scaling.whole_steps:
         first, last = math.floor(first), math.ceil(last)
-    first, last = (
-        max(first, 0),
-        min(last, 2 * len(plain) - 1),
-    )  # a bound in components where pairs were meant: as trained
+    first = max(first, 0)
+    last = min(last, 2 * len(plain) - 1)  # a bound in components where pairs were meant: as trained
     steps = (torch.arange(len(plain), dtype=torch.float32) - first) / ((last - first) or 0.001)
     divided = steps.clamp(0, 1)
     return divided * plain / scaling.factor + (1 - divided) * plain

@@ -76,7 +76,7 @@ def test_candidates_suit_the_shape(name: str) -> None:
 def test_the_quickest_tiling_is_reported() -> None:
     """cuBLAS stays where it is quicker."""
     slow, quick = ({"block_m": 8, "block_n": n, "block_k": 64, "split_k": 1, "warps": 4} for n in (64, 128))
-    options = {"stages": 4, "dependent": False, "tma": False}
+    options = {"stages": 4, "dependent": False}
     found = [
         {"shape": "8b o", "rows": rows, "seconds": seconds, "tiling": tiling}
         for rows, seconds, tiling in (
@@ -89,7 +89,7 @@ def test_the_quickest_tiling_is_reported() -> None:
     ]
     module: dict[str, Any] = {}
     exec("\n".join(tiling_table(found)), module)
-    assert module["MEASURED"] == {(4096, 4096): ((1, (8, 128, 64, 1, 4, 4, False, False)), (8, None))}
+    assert module["MEASURED"] == {(4096, 4096): ((1, (8, 128, 64, 1, 4, 4, False)), (8, None))}
     lines = list(summary(found, [("8b o", 1), ("8b o", 8)]))
     assert "10.0" in lines[1]
     assert lines[-2] == "all products of an 8B step, 1 rows: 0.320 ms, cuBLAS 0.960 ms"

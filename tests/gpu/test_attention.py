@@ -174,6 +174,11 @@ def test_triton_in_float32(shape: Shape) -> None:
     check("triton", [(300, 1), (16, 1), (0, 130), (50, 20)], shape)
 
 
+def test_more_blocks_than_one_dimension_of_a_grid_has() -> None:
+    """Of CUDA's three, only the first goes beyond 65535: 1700 rows of ten tokens, with 64 heads on one of keys."""
+    check("triton", [(0, 10)] * 1700, Shape(heads=64, kv_heads=1, head_dim=16, dtype=torch.float32))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("rows", [[(8191, 1)], [(0, 8192)], [(700 + i, 1) for i in range(256)], [(64, 128)] * 40])
 def test_steps_of_one_kind(backend: str, rows: list[tuple[int, int]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ pytestmark = [
 SHAPE = tiny_config(head_dim=64, num_attention_heads=4, num_key_value_heads=2, hidden_size=128)
 
 
-def runner_of(folder: Path, **settings: Any) -> ModelRunner:
-    config = EngineConfig(max_total_tokens=4096, mask_rows=4, max_running_requests=64, device="cuda", **settings)
+def runner_of(folder: Path, *, device: str = "cuda", **settings: Any) -> ModelRunner:
+    config = EngineConfig(max_total_tokens=4096, mask_rows=4, max_running_requests=64, device=device, **settings)
     return ModelRunner.load(folder, config)
 
 
@@ -68,3 +69,38 @@ def test_families_can_be_replayed(tmp_path: Path, case: str) -> None:
     folder = write_family(tmp_path, case)
     expected = outputs(runner_of(folder, dtype="float32", cuda_graphs=False), [3, 17, 40], 12)
     assert outputs(runner_of(folder, dtype="float32"), [3, 17, 40], 12) == expected
+
+
+def test_steps_that_cannot_be_recorded_are_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operation that waits for the device, in the middle of a recording: the answers are the same, and told once."""
+    folder = write_tiny_model(tmp_path, SHAPE)
+    expected = outputs(runner_of(folder, dtype="bfloat16", cuda_graphs=False), [1, 30, 2], 12)
+    runner = runner_of(folder, dtype="bfloat16")
+    logits = runner.model.logits
+
+    def waiting(hidden: torch.Tensor) -> torch.Tensor:
+        return logits(hidden) + 0 * hidden.sum().item()
+
+    monkeypatch.setattr(runner.model, "logits", waiting)
+    with caplog.at_level(logging.WARNING, logger="palmette.runtime.cuda_graph"):
+        assert outputs(runner, [1, 30, 2], 12) == expected
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+@pytest.mark.parametrize("backend", ["flashinfer", "triton"])
+def test_the_second_device_computes_what_the_first_does(tmp_path: Path, backend: str) -> None:
+    """Its streams, kernels and recordings are its own, whatever the thread's current device is."""
+    if backend == "flashinfer":
+        pytest.importorskip("flashinfer")
+    folder = write_tiny_model(tmp_path, SHAPE)
+    settings = {"dtype": "bfloat16", "attention_backend": backend}
+    expected = outputs(runner_of(folder, device="cuda:0", **settings), [1, 30, 2], 12)
+    runner = runner_of(folder, device="cuda:1", **settings)
+    torch.cuda.set_device(0)
+    try:
+        assert outputs(runner, [1, 30, 2], 12) == expected
+    finally:
+        torch.cuda.set_device(0)

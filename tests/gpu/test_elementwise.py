@@ -19,8 +19,10 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 
-ROUNDING = {torch.float32: 2e-6, torch.float16: 3e-4, torch.bfloat16: 2.4e-3}
-"""Error of an answer that is rounded once, relative to its norm: some 0.4 of half a unit in the last place is usual."""
+ROUNDING = {torch.float32: 2e-6, torch.float16: 2.5e-4, torch.bfloat16: 2e-3}
+"""Error of MANY numbers that are rounded once, relative to their norm: 0.43 of eps / 2 is usual (1.7e-3 in bfloat16),
+two roundings leave 0.59 of it. Of few numbers all may be unlucky: none is off by more than eps / 2 of itself."""
+MANY = 1 << 16
 
 dtypes = pytest.mark.parametrize("dtype", list(ROUNDING))
 row_counts = pytest.mark.parametrize("rows", [1, 3, 64, 513, 8192])
@@ -38,7 +40,10 @@ def poison(*shape: int, dtype: torch.dtype) -> None:
 def check(found: Tensor, expected: Tensor) -> None:
     """expected: float64."""
     error = torch.linalg.norm(found.double() - expected) / torch.linalg.norm(expected)
-    assert float(error) < ROUNDING[found.dtype]
+    limit = ROUNDING[found.dtype]
+    if found.numel() < MANY:
+        limit = max(limit, torch.finfo(found.dtype).eps / 2)
+    assert float(error) < limit
 
 
 def normal(x: Tensor, weight: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ pytestmark = [
 
 SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (3072, 2048), (2048, 8192), (1000, 1200))
 ROUNDING = 3e-3
-"""Of a bfloat16 answer, relative to its norm: half a unit in the last of 8 bits is 2e-3 at most."""
+"""Of a bfloat16 answer of a thousand numbers or more, relative to its norm: 1.7e-3 is usual, and 3.9e-3 the most."""
 
 
 def inputs_of(rows: int, outputs: int, inputs: int, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, ...]:
@@ -56,15 +56,14 @@ def test_many_rows() -> None:
     assert error_of(linear(x, weight, bias), x, weight, bias) < 1e-2
 
 
-@pytest.mark.parametrize("tma", [False, True])
 @pytest.mark.parametrize("rows", [1, 11, 16])
-def test_blocks_that_do_not_fit(rows: int, tma: bool) -> None:
+def test_blocks_that_do_not_fit(rows: int) -> None:
     """Rows, outputs and inputs that end within a block, in whole sums and in parts."""
     x, weight, bias = inputs_of(rows, 1000, 1200)
     for split_k in (1, 3):
         for dependent in (False, True):
             poison(1000, rows)
-            found = multiply(x, weight, bias, Tiling(16, 64, 128, split_k, 4, 3, dependent, tma))
+            found = multiply(x, weight, bias, Tiling(16, 64, 128, split_k, 4, 3, dependent))
             assert error_of(found, x, weight, bias) < ROUNDING
 
 
@@ -86,7 +85,7 @@ def test_float16() -> None:
 
 @pytest.mark.parametrize("dependent", [False, True])
 @pytest.mark.parametrize(
-    "tiling", [Tiling(0, 4, 1024, 4, 4), Tiling(16, 64, 128, 8, 4, 4), Tiling(64, 128, 64, 7, 4, 4, tma=True)]
+    "tiling", [Tiling(0, 4, 1024, 4, 4), Tiling(16, 64, 128, 8, 4, 4), Tiling(64, 128, 64, 7, 4, 4)]
 )
 def test_sums_of_parts_are_the_same_every_time(tiling: Tiling, dependent: bool) -> None:
     """Whichever program arrives last: a thousand launches, one right after the other, give one answer."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from palmette.runtime.attention import flashinfer_kernels
+from palmette.runtime.attention import flashinfer_kernels, flashinfer_planner
 
 _ARGUMENTS = (
     "floats",
@@ -116,7 +116,7 @@ def fake_flashinfer() -> Iterator[dict[str, FakeModule]]:
         patch.setattr("torch.cuda.get_device_properties", lambda _: properties)
         patch.setattr("torch.cuda.get_device_capability", lambda _: (9, 0))
         patch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
-        patch.setattr(flashinfer_kernels, "_page_locked", lambda _: torch.empty(0))
-        patch.setattr(flashinfer_kernels.Planner, "_mark_copied", lambda _: None)
+        patch.setattr(flashinfer_planner, "_page_locked", lambda _: torch.empty(0))
+        patch.setattr(flashinfer_planner.Planner, "_mark_copied", lambda _: None)
         patch.setattr(flashinfer_kernels, "kernels", lambda family, *_: modules[family])
         yield modules

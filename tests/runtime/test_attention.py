@@ -19,10 +19,12 @@ from palmette.runtime.attention import (
     CompiledAttention,
     attention_backend,
     torch_native,
+    triton,
 )
 from palmette.runtime.attention.flashinfer import FlashInferAttention
 from palmette.runtime.attention.torch_native import TorchNativeAttention
 from palmette.runtime.errors import RequestError
+from palmette.runtime.kernels.prefill_attention import prefill_tile
 from palmette.runtime.kv_storage import KVStorage
 from palmette.runtime.layers.attention import RadixAttention
 from palmette.runtime.layers.placement import Placement
@@ -187,6 +189,20 @@ def test_warming_up_touches_the_spare_page_alone() -> None:
     backend.warm_up([RadixAttention(0, num_heads=1, num_kv_heads=1, head_dim=8, sliding_window=4)])
     assert all((tensor[:32] == 3.0).all() for tensor in (*storage.keys, *storage.values))
     assert not storage.keys[0][32:].any()
+
+
+@pytest.mark.parametrize("heads", [1, 4, 6, 40])
+def test_warming_up_leaves_no_kernel_to_a_request(monkeypatch: pytest.MonkeyPatch, heads: int) -> None:
+    """Rows of all lengths in half precision, where blocks have several sizes, and a decode that is merged."""
+    monkeypatch.setattr(triton, "prefill_tile", lambda dim, _, length: prefill_tile(dim, torch.bfloat16, length))
+    tried: list[int] = []
+    monkeypatch.setattr(triton, "prefill_attention", lambda *_, tile, **__: tried.append(tile.block_m))
+    merged: list[bool] = []
+    monkeypatch.setattr(triton, "decode_attention", lambda *_, merge, **__: merged.append(merge))
+    backend = triton.TritonAttention(small_storage())
+    backend.warm_up([RadixAttention(0, num_heads=heads, num_kv_heads=1, head_dim=8)])
+    assert set(tried) == {prefill_tile(8, torch.bfloat16, tokens * heads).block_m for tokens in range(1, 200)}
+    assert merged == [True]
 
 
 def test_a_recorded_backend_keeps_its_addresses() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +17,12 @@ from hypothesis import strategies as st
 from tests.runtime.fake_flashinfer import fake_flashinfer
 from tests.runtime.test_attention import Case, cases, check, small_storage
 
-from palmette.runtime.attention import attention_backend, flashinfer_kernels
+from palmette.runtime import attention, kernels
+from palmette.runtime.attention import attention_backend, compiled_attention, flashinfer_kernels
 from palmette.runtime.attention.flashinfer import FlashInferAttention, prefers_fa3
+from palmette.runtime.attention.flashinfer_planner import recorded_tiles
 from palmette.runtime.attention.paged import spare_plan
+from palmette.runtime.attention.torch_native import TorchNativeAttention
 from palmette.runtime.errors import RequestError
 from palmette.runtime.layers.attention import RadixAttention
 
@@ -35,22 +42,74 @@ def test_gpu_backends_say_why_they_cannot_be_used(monkeypatch: pytest.MonkeyPatc
     [
         (torch.float32, 128, "0.6.12", "not in float32"),
         (torch.bfloat16, 80, "0.6.12", "no kernels for heads of 80"),
-        (torch.bfloat16, 128, "0.7.0", "needs FlashInfer 0.6"),
+        (torch.bfloat16, 128, "0.7.0", "needs FlashInfer 0.6.12 or later, before 0.6.16, not 0.7.0"),
+        (torch.bfloat16, 128, "0.6.16.post4", "before 0.6.16"),
+        (torch.bfloat16, 128, "0.6.9", "0.6.12 or later"),
         (torch.bfloat16, 128, None, r"pip install 'palmette\[gpu\]'"),
         (torch.bfloat16, 128, "0.6.12", "nvcc"),
+        (torch.bfloat16, 128, "0.6.15.post1", "nvcc"),
     ],
 )
 def test_what_flashinfer_cannot_do(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, head_dim: int, version: str | None, reason: str
 ) -> None:
     """Each reason in words."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: version if name == "flashinfer" else None)
-    monkeypatch.setattr("importlib.metadata.version", lambda _: version)
+
+    def version_of(package: str) -> str:
+        if version is None:
+            raise PackageNotFoundError(package)
+        return version
+
+    monkeypatch.setattr("importlib.metadata.version", version_of)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(flashinfer_kernels, "_has_compiler", lambda: reason != "nvcc")
     found = flashinfer_kernels.missing(torch.device("cuda"), dtype, head_dim)
     assert found is not None
     assert re.search(reason, found)
+
+
+def test_the_extra_brings_a_version_that_serves() -> None:
+    """The advice to install it would be no help otherwise."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    first, beyond = (".".join(map(str, version)) for version in flashinfer_kernels._VERSIONS)
+    assert f"flashinfer-python>={first},<{beyond}" in text
+
+
+def test_ninja_is_found_beside_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where Python was started by its path, from a virtual environment that is not active."""
+    (tmp_path / "ninja").touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    for _ in range(2):
+        flashinfer_kernels._find_ninja()
+    assert os.environ["PATH"].split(os.pathsep) == ["/nowhere", str(tmp_path)]
+
+
+def test_kernels_that_cannot_be_compiled_are_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By Palmette's own, and the log says why; where FlashInfer was asked for by name, that is an error."""
+    storage, layers = small_storage(), [RadixAttention(0, num_heads=1, num_kv_heads=1, head_dim=8)]
+    compile_kernels = flashinfer_kernels.kernels
+    with fake_flashinfer():
+        monkeypatch.setattr(flashinfer_kernels, "kernels", compile_kernels)
+        monkeypatch.setattr(attention, "attention_backend", lambda _, storage: FlashInferAttention(storage))
+        monkeypatch.setitem(sys.modules, "flashinfer.prefill", None)
+        assert type(compiled_attention(None, storage, layers)).__name__ == "TritonAttention"
+        assert "own kernels: FlashInfer's kernels could not be compiled: " in caplog.text
+        with pytest.raises(RequestError, match="'flashinfer' cannot be used: FlashInfer's kernels could not be"):
+            compiled_attention("flashinfer", storage, layers)
+
+
+def test_without_triton_torch_attends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is all that is left on a GPU, FlashInfer or not: keys and values are written by a kernel of Triton."""
+    storage = small_storage()
+    monkeypatch.setattr(type(storage), "device", torch.device("cuda"))
+    monkeypatch.setattr(kernels, "serve", lambda _: False)
+    assert isinstance(attention_backend(None, storage), TorchNativeAttention)
+    for name in ("triton", "flashinfer"):
+        with pytest.raises(RequestError, match=f"'{name}' needs Triton: pip install triton"):
+            attention_backend(name, storage)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +130,11 @@ def test_flash_attention_3_needs_filled_tiles(rows: tuple[tuple[int, int], ...],
 
 def test_recorded_workspaces_suffice_for_flashinfer() -> None:
     """As many tiles as FlashInfer's plan allows for: ceil(rows * group / tile) + rows - 1."""
-    assert flashinfer_kernels.recorded_tiles(512, 4, 16) == 128 + 511
+    assert recorded_tiles(512, 4, 16) == 128 + 511
 
 
 @given(case=cases())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_any_step_through_flashinfer(case: Case) -> None:
     """Its modules get what they take in FlashInfer 0.6.12, decodes and the other rows each theirs."""
     with fake_flashinfer():
@@ -101,11 +160,33 @@ def test_flashinfer_warms_up_every_kernel() -> None:
         assert [plan["tokens"] for plan in modules["fa3"].plans] == [192]
 
 
+def test_memory_of_recorded_steps_is_taken_once_and_within_bounds() -> None:
+    """By the first, of most rows; of more rows than there is memory for, steps are not recorded."""
+    with fake_flashinfer():
+        storage = small_storage()
+        backend = FlashInferAttention(storage)
+        layer = RadixAttention(0, num_heads=64, num_kv_heads=1, head_dim=8)
+        backend.plan(spare_plan(storage, 1, decode=True))
+        backend.run(torch.zeros(1, 66, 8), layer)
+        before = backend._planner._floats
+        assert backend.decode_graph(8192, 32) is None
+        assert backend._planner._floats is before
+        assert backend.decode_graph(300, 32) is not None
+        taken = backend._planner._floats
+        assert len(taken) > len(before)
+        smaller = backend.decode_graph(1, 32)
+        assert smaller is not None
+        smaller.plan(spare_plan(storage, 1, decode=True))
+        smaller.run(torch.zeros(1, 66, 8), layer)
+        assert backend._planner._floats is taken
+
+
 def test_a_recorded_step_plans_again_in_the_same_memory() -> None:
     """Its launches hold the addresses."""
     with fake_flashinfer() as modules:
         storage = small_storage()
         graph = FlashInferAttention(storage).decode_graph(1, 32)
+        assert graph is not None
         layer = RadixAttention(0, num_heads=1, num_kv_heads=1, head_dim=8)
         for _ in range(3):
             graph.plan(spare_plan(storage, 1, decode=True))

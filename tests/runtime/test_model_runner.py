@@ -20,8 +20,9 @@ from palmette.runtime.config import EngineConfig
 from palmette.runtime.errors import ModelLoadError, RequestError
 from palmette.runtime.kv_storage import kv_bytes_per_token, pages_for_memory
 from palmette.runtime.layers.placement import Placement
-from palmette.runtime.model_runner import ModelRunner, place
+from palmette.runtime.model_runner import ModelRunner
 from palmette.runtime.models import ModelConfig
+from palmette.runtime.placing import place
 from palmette.runtime.sampling_params import SamplingParams
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -307,7 +308,9 @@ def test_devices_and_dtypes_that_cannot_be_are_refused() -> None:
 
 def test_unknown_attention_backends_list_the_known(mistral: ModelRunner) -> None:
     """The message names what there is."""
-    with pytest.raises(RequestError, match="attention_backend must be one of flashinfer, triton, torch_native, cpu, not 'magic'"):
+    with pytest.raises(
+        RequestError, match="attention_backend must be one of flashinfer, triton, torch_native, cpu, not 'magic'"
+    ):
         attention_backend("magic", mistral.storage)
 
 
@@ -331,4 +334,13 @@ def test_unknown_dtype_of_a_checkpoint_is_refused_on_a_gpu(monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     config = ModelConfig.from_dict(tiny_config(torch_dtype="int8"), source="test")
     with pytest.raises(ModelLoadError, match="'int8'"):
-        place(config, EngineConfig(device="cuda"))
+        place(config, EngineConfig(device="cuda:0"))
+
+
+def test_a_gpu_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's thread, which has a current device of its own, must take the same."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    config = ModelConfig.from_dict(tiny_config(), source="test")
+    assert place(config, EngineConfig(device="cuda")).device == torch.device("cuda:1")
+    assert place(config, EngineConfig(device="cuda:0")).device == torch.device("cuda:0")

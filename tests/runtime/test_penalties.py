@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 from tests.sampling import ints, plan_of, random_logits, setup
 from torch import Tensor
 
-from palmette.runtime.batch import FROM_SLOT
+from palmette.runtime.batch import FROM_SLOT, Int32Array
 from palmette.runtime.penalties import PenaltyCounts
+from palmette.runtime.pinned_staging import PinnedStaging
 from palmette.runtime.sampling_params import SamplingParams
 
 _V = 40
@@ -26,7 +29,7 @@ def _penalised(counts: PenaltyCounts, logits: Tensor, slot: int) -> Tensor:
 
 def _loaded(slot: int, params: SamplingParams, prompt: list[int], output: list[int]) -> PenaltyCounts:
     counts = PenaltyCounts(_V, torch.device("cpu"))
-    counts.load(setup(slot, params, prompt=prompt, output=output))
+    counts.load([setup(slot, params, prompt=prompt, output=output)])
     return counts
 
 
@@ -97,14 +100,36 @@ def test_slots_own_their_rows() -> None:
     counts = PenaltyCounts(_V, torch.device("cpu"))
     logits = random_logits(5, 1, _V)
     for slot in (*range(11), *range(0, 11, 2), 30):
-        counts.load(setup(slot, _ALL, prompt=[slot], output=[slot + 1]))
+        counts.load([setup(slot, _ALL, prompt=[slot], output=[slot + 1])])
         counts.check_invariants()
     for slot in (1, 3, 5):
-        counts.load(setup(slot, SamplingParams(seed=0)))
+        counts.load([setup(slot, SamplingParams(seed=0))])
         counts.check_invariants()
         assert torch.equal(_penalised(counts, logits, slot), logits)
     for slot in (0, 7, 30):
         expected = _loaded(slot, _ALL, [slot], [slot + 1])
+        assert torch.equal(_penalised(counts, logits, slot), _penalised(expected, logits, slot))
+
+
+def test_slots_are_loaded_and_counted_in_one_copy_each() -> None:
+    """However many: a copy comes after the step in flight, and only so many can be on their way."""
+
+    class _Counting(PinnedStaging):
+        uploads = 0
+
+        def upload(self, arrays: Sequence[Int32Array], out: Tensor | None = None) -> list[Tensor]:
+            self.uploads += 1
+            return super().upload(arrays, out)
+
+    staging = _Counting(torch.device("cpu"))
+    counts = PenaltyCounts(_V, torch.device("cpu"), staging)
+    counts.load([setup(slot, _ALL, prompt=[slot], output=[slot + 1, 3]) for slot in range(20)])
+    assert staging.uploads == 1
+    counts.count_forced(plan_of(range(20), tokens=[[7, 8, 7]] * 20, seq_lens=[6] * 20))
+    assert staging.uploads == 2
+    logits = random_logits(7, 1, _V)
+    for slot in (0, 19):
+        expected = _loaded(slot, _ALL, [slot], [slot + 1, 3, 7, 8, 7])
         assert torch.equal(_penalised(counts, logits, slot), _penalised(expected, logits, slot))
 
 

@@ -100,6 +100,7 @@ def test_a_tensor_without_numbers_needs_nothing(tmp_path: Path) -> None:
     """An empty tensor, and none at all."""
     path = write(tmp_path / "x.safetensors", {"t": torch.empty(0, 4)})
     read_tensors(stored(path, {"t": TensorSlot((0, 4), torch.empty(0, 4))}), CPU)
+    SafetensorsFile(path).read_into("t", TensorSlot((0, 4), torch.empty(0, 4)))
     read_tensors([], CPU)
 
 
@@ -130,6 +131,8 @@ def test_the_buffers_stay_small(tmp_path: Path) -> None:
     assert staging_bytes(wanted[1:], readers=3, piece_bytes=4096) == 16
     columns = TensorSlot((1000, 100), torch.empty(1000, 50), 1, 50)
     assert staging_bytes([(wanted[0][0], columns)], readers=3, piece_bytes=64) == 6 * 400
+    all_columns = TensorSlot((1000, 100), torch.empty(1000, 100), 1)  # the one rank's
+    assert staging_bytes([(wanted[0][0], all_columns)], readers=3, piece_bytes=64) == 6 * 64
 
 
 def large_file(path: Path) -> tuple[Path, Slots]:
@@ -153,12 +156,15 @@ def test_a_file_that_was_cut_since_names_the_first_tensor_that_it_breaks(tmp_pat
 
 
 def test_a_file_that_went_away_is_named(tmp_path: Path) -> None:
-    """What the system says is told, with the tensor."""
+    """What the system says is told, with the tensor, whichever way it is read."""
     path, slots = large_file(tmp_path / "x.safetensors")
-    wanted = stored(path, slots)
+    file, wanted = SafetensorsFile(path), stored(path, slots)
     path.unlink()
-    with pytest.raises(ModelLoadError, match=r"x\.safetensors cannot be read: .*No such file.*, at tensor"):
+    message = r"x\.safetensors cannot be read: .*No such file.*, at tensor"
+    with pytest.raises(ModelLoadError, match=message):
         read_tensors(wanted, CPU)
+    with pytest.raises(ModelLoadError, match=message):
+        file.read_into("a", slots["a"])
 
 
 def test_headers_are_looked_at_before_anything_is_read(tmp_path: Path) -> None:

@@ -4,57 +4,24 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tiny_models import write_tiny_tokenizer
 from tests.tokenizers_of_all_forms import (
+    FORMS,
     SENTENCES,
-    trained_sentencepiece,
+    folder_of,
+    tokenizer_of,
     write_bpe_files,
-    write_tiktoken,
-    write_tokenizer_model,
 )
 
 from palmette.runtime.detokenizer import OutputText
 from palmette.runtime.errors import ModelLoadError
 from palmette.runtime.tokenizer import Piece, Tokenizer
 from palmette.runtime.tokenizer_files import TokenizerFiles
-
-
-def _tokenizer_json(folder: Path) -> Path:
-    write_tiny_tokenizer(folder)
-    return folder
-
-
-FORMS: dict[str, Callable[[Path], Path]] = {
-    "tokenizer.json": _tokenizer_json,
-    "vocab.json and merges.txt": write_bpe_files,
-    "tiktoken": write_tiktoken,
-    "sentencepiece bpe": lambda folder: write_tokenizer_model(folder, trained_sentencepiece("bpe")),
-    "sentencepiece unigram": lambda folder: write_tokenizer_model(folder, trained_sentencepiece("unigram")),
-    "symbols": lambda folder: write_tokenizer_model(
-        folder, trained_sentencepiece("bpe", symbols=("<sep>", "▁▁", "日本", "\n\n"))
-    ),
-    "no dummy prefix": lambda folder: write_tokenizer_model(
-        folder, trained_sentencepiece("bpe", add_dummy_prefix=False)
-    ),
-}
-
-
-@functools.cache
-def folder_of(form: str) -> Path:
-    return FORMS[form](Path(tempfile.mkdtemp()))
-
-
-@functools.cache
-def tokenizer_of(form: str) -> Tokenizer:
-    return Tokenizer.load(folder_of(form))
 
 
 @functools.cache

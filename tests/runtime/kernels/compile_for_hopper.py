@@ -14,8 +14,10 @@ Pointers count as multiples of 16 bytes, as torch allocates them, and integers d
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import io
 import json
 import pkgutil
 import re
@@ -76,13 +78,17 @@ def compiled(signature: Signature) -> Any:
     return triton.compile(ASTSource(kernel, plain, constexprs, attrs), target=_HOPPER, options=options)
 
 
-def resources(ptx: str) -> dict[str, int]:
-    """registers, stack_bytes, and spill_bytes: those of the stack that registers were put in for want of more."""
+def assembler_log(ptx: str) -> str:
+    """What the assembler says."""
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
         command = [str(_PTXAS), "--verbose", "--gpu-name=sm_90a", file.name, "--output-file=/dev/null"]
-        log = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+        return subprocess.run(command, check=True, capture_output=True, text=True).stderr
+
+
+def resources(log: str) -> dict[str, int]:
+    """registers, stack_bytes, and spill_bytes: those of the stack that registers were put in for want of more."""
     stack, stores, loads = (sum(map(int, found)) for found in zip(*_STACK.findall(log), strict=True))
     return {"registers": int(_REGISTERS.findall(log)[-1]), "stack_bytes": stack, "spill_bytes": stores + loads}
 
@@ -92,8 +98,9 @@ def report(signature: Signature) -> dict[str, Any]:
     constexprs = ", ".join(f"{name}={value}" for name, value in signature[3].items())
     line: dict[str, Any] = {"kernel": f"{signature[1]}({', '.join(signature[2].values())}; {constexprs})"}
     try:
-        kernel = compiled(signature)
-        found = resources(kernel.asm["ptx"])
+        with contextlib.redirect_stdout(io.StringIO()) as log:
+            kernel = compiled(signature)
+        found = resources(log.getvalue() or assembler_log(kernel.asm["ptx"]))  # one from the cache was not assembled
         spilled = found["spill_bytes"] > signature[3].get("spill_bytes", 0)
         return line | found | {"shared_bytes": kernel.metadata.shared, "spills_too_much": spilled}
     except Exception as error:  # of any kind: the test shows it and goes on with the next kernel
@@ -113,6 +120,7 @@ def left_out(listed: list[Signature]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    triton.knobs.nvidia.dump_ptxas_log = True
     parts, listed = sys.argv[1:], signatures()
     chosen = [s for s in listed if not parts or any(part in f"{s[0]}.{s[1]}" for part in parts)]
     print(json.dumps({"kernels": [report(s) for s in chosen], "left_out": list(left_out(listed))}, indent=1))

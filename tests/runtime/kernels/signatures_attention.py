@@ -73,6 +73,8 @@ SIGNATURES: list[tuple[Any, str, dict[str, str], dict[str, Any]]] = [
     ),
     _decode(torch.float32, 256),  # a prefill of these has no registers for some 40 bytes
     _prefill(torch.bfloat16, 128, packed_len=16),
+    _prefill(torch.bfloat16, 512),
+    _decode(torch.bfloat16, 512, 16),
     _prefill(torch.bfloat16, 128, packed_len=64, window=True),
     (
         decode_attention,

@@ -8,7 +8,7 @@ from typing import Any
 from palmette.runtime.kernels.linear_tiling import Tiling, tiling_for
 
 _Signature = tuple[str, str, dict[str, str], dict[str, Any]]
-_TYPES = dict.fromkeys(("x", "weight", "weight_start", "bias", "out"), "*bf16") | {
+_TYPES = dict.fromkeys(("x", "weight", "bias", "out"), "*bf16") | {
     "partials": "*fp32",
     "arrivals": "*i32",
     "N": "i32:16",
@@ -33,10 +33,6 @@ def _signature(rows: int, outputs: int, inputs: int, **changes: Any) -> _Signatu
         return "palmette.runtime.kernels.linear_gemv", "gemv", _TYPES, constexprs | {"EVEN": even_n and even_k}
     constexprs |= {"BLOCK_M": tiling.block_m, "STAGES": tiling.stages, "AHEAD": 256}
     types = _TYPES | {"M": "i32"}
-    if tiling.tma:
-        types["x"] = f"tensordesc<bf16[{tiling.block_m}, {tiling.block_k}]>"
-        types["weight"] = f"tensordesc<bf16[{tiling.block_n}, {tiling.block_k}]>"
-        return "palmette.runtime.kernels.linear_gemm", "narrow_gemm_tma", types, constexprs
     constexprs |= {"EVEN_N": even_n, "EVEN_K": even_k}
     return "palmette.runtime.kernels.linear_gemm", "narrow_gemm", types, constexprs
 
@@ -47,9 +43,7 @@ SIGNATURES = [
     _signature(1, 200, 1040),
     _signature(8, 6144, 4096, dependent=True),
     _signature(16, 4096, 14336),
-    _signature(16, 4096, 14336, tma=True, dependent=True),
     _signature(64, 28672, 4096),
-    _signature(64, 28672, 4096, tma=True, dependent=True),
     _signature(100, 4096, 4096),
     _signature(33, 200, 1040),
 ]

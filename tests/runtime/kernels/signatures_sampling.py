@@ -7,7 +7,14 @@ from typing import Any
 from palmette.runtime.kernels import sampling, sampling_rank
 
 _SCORES = {"stride": "i32:16", "shaped": "*fp32", "shaped_rows": "*i32", "masks": "*i32", "mask_rows": "*i32"}
-_PEAKS = {"slots": "*i32", "slot_table": "*i32", "peaks": "*fp32", "thresholds": "*i32", "chunks": "i32", "count": "i32"}
+_PEAKS = {
+    "slots": "*i32",
+    "slot_table": "*i32",
+    "peaks": "*fp32",
+    "thresholds": "*i32",
+    "chunks": "i32",
+    "count": "i32",
+}
 _CHUNKS = _SCORES | {"peaks": "*fp32", "places": "*i32", "a_chunk": "i32", "chunks": "i32"}
 _SUMS = _SCORES | _PEAKS | {"sums": "*i64", "a_chunk": "i32"}
 _TOKENS = _SCORES | _PEAKS | {
@@ -25,29 +32,31 @@ def _row(width: int, valid: int, *, shaped: bool = False, masked: bool = False) 
     return {"WIDTH": width, "VALID": valid, "SHAPED": shaped, "MASKED": masked} | absent
 
 
-def _four(dtype: str, row: dict[str, Any]) -> list[tuple[Any, str, dict[str, str], dict[str, Any]]]:
-    """All kernels of a step with random rows, some of them ranked."""
+def _three(dtype: str, row: dict[str, Any]) -> list[tuple[Any, str, dict[str, str], dict[str, Any]]]:
+    """The kernels of a step with random rows, some of them ranked."""
     logits, full = {"logits": f"*{dtype}"}, row | {"BLOCK": 4096, "CHUNKS": 32, "RANKED": True}
     return [
         (sampling, "_chunk_peaks", logits | _CHUNKS, row | {"BLOCK": 4096, "num_warps": 4}),
         (sampling, "_block_weights", logits | _SUMS, full | {"num_warps": 8}),
         (sampling, "_row_tokens", logits | _TOKENS, full | {"RANDOM": True, "num_warps": 8}),
-        (
-            sampling_rank,
-            "_row_thresholds",
-            logits | _RANKED,
-            row | {"BLOCK": 2048, "CHUNKS": 32, "num_warps": 8},
-        ),
     ]
+
+
+def _thresholds(dtype: str, row: dict[str, Any]) -> tuple[Any, str, dict[str, str], dict[str, Any]]:
+    """The kernel that ranks; it takes seconds to compile."""
+    launch = row | {"BLOCK": 2048, "CHUNKS": 32, "num_warps": 8}
+    return (sampling_rank, "_row_thresholds", {"logits": f"*{dtype}"} | _RANKED, launch)
 
 
 _GREEDY = {"thresholds": None, "sums": None, "RANKED": False, "BLOCK": 4096, "CHUNKS": 32}
 
 SIGNATURES: list[tuple[Any, str, dict[str, str], dict[str, Any]]] = [
-    *_four("bf16", _row(128256, 128000)),
-    *_four("bf16", _row(49152, 49152, masked=True)),
-    *_four("fp32", _row(151936, 151669, shaped=True, masked=True)),
-    *_four("fp16", _row(50257, 50257, shaped=True)),
+    *_three("bf16", _row(128256, 128000)),
+    _thresholds("bf16", _row(128256, 128000)),
+    *_three("bf16", _row(49152, 49152, masked=True)),
+    *_three("fp32", _row(151936, 151669, shaped=True, masked=True)),
+    _thresholds("fp32", _row(151936, 151669, shaped=True, masked=True)),
+    *_three("fp16", _row(50257, 50257, shaped=True)),
     (
         sampling,
         "_row_tokens",

@@ -41,6 +41,6 @@ def test_a_decoder_on_kernels_computes_what_it_does_in_torch(
     wanted = torch.tensor([1, 4])
     monkeypatch.setattr(operators, "_cpu_float32", lambda: operators.TORCH)
     expected = states(folder, None)
-    monkeypatch.setattr(operators, "_cpu_float32", lambda: operators._triton(torch.device("cpu")))
+    monkeypatch.setattr(operators, "_cpu_float32", operators._triton)
     torch.testing.assert_close(states(folder, None), expected, atol=2e-5, rtol=1e-4)
     torch.testing.assert_close(states(folder, wanted), expected[wanted], atol=2e-5, rtol=1e-4)

@@ -57,9 +57,6 @@ def test_one_row(outputs: int, inputs: int, tiling: Tiling, bias: bool) -> None:
         (72, 80, Tiling(16, 32, 32, 1, 4, 2)),
         (64, 192, Tiling(16, 32, 32, 3, 4, 2)),
         (40, 112, Tiling(16, 16, 16, 5, 4, 2)),
-        (64, 128, Tiling(16, 32, 32, 1, 4, 2, tma=True)),
-        (72, 80, Tiling(16, 32, 32, 1, 4, 2, tma=True)),
-        (40, 112, Tiling(16, 32, 16, 3, 4, 2, tma=True)),
     ],
 )
 def test_a_few_rows(rows: int, outputs: int, inputs: int, tiling: Tiling) -> None:

@@ -1,0 +1,60 @@
+"""Where a model goes: the device and dtype that settings ask for."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from .config import EngineConfig
+from .errors import ModelLoadError, RequestError
+from .layers.placement import Alone, Collective, Placement
+from .models import ModelConfig
+from .weights import Checkpoint
+
+_DEVICES = ("cpu", "cuda")
+
+
+def place(
+    checkpoint: ModelConfig | Checkpoint,
+    settings: EngineConfig,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    collective: Collective | None = None,
+) -> Placement:
+    """The placement that `settings` ask for.
+
+    Raises:
+        RequestError: the device does not exist.
+        ModelLoadError: the checkpoint's own dtype is asked for and is not a float type that is known.
+    """
+    device = _device(settings.device)
+    name: str = settings.dtype
+    if name == "auto":
+        name = "float32" if device.type == "cpu" else checkpoint.dtype
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ModelLoadError(f"dtype={name!r} in config.json is not supported; give dtype='bfloat16' or 'float32'")
+    return Placement(rank, world, collective or Alone(), dtype, device)
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise RequestError(f"device={name!r} is not a device; known: cpu, cuda, cuda:0, ...") from None
+    if device.type not in _DEVICES:
+        raise RequestError(f"device={name!r} is not supported; known: {', '.join(_DEVICES)}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise RequestError(f"device={name!r} is not there: {torch.cuda.device_count()} CUDA devices were found")
+    if device.type == "cuda" and device.index is None:  # another thread may have another current device
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def current_device(device: torch.device) -> AbstractContextManager[object]:
+    """Where a GPU is the thread's current device: Triton launches there, wherever the tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
