@@ -15,7 +15,7 @@ from .layers.attention import RadixAttention
 from .layers.rotary import Angles
 from .models import CausalLM
 
-_WORKSPACE_BYTES = 1 << 30
+_WORKSPACE_BYTES = 3 << 29
 """Kept for what is made later: workspaces of attention and of matrix products, and what the driver keeps of graphs."""
 
 _BYTES_PER_LOGIT = 10

@@ -81,13 +81,16 @@ class NativeCheckpoint:
         return self.config.dtype
 
     def load(self, placement: Placement, *, load_format: LoadFormat = "auto", seed: int = 0) -> CausalLM:
-        if load_format == "dummy":
-            model = self._empty(placement)
-            fill_randomly(model.slots(), seed=seed)
-            return model
-        source = self.gguf or SafetensorsFolder(self.path)  # looked at before memory is taken for the model
+        # The weights are looked at before memory is taken for the model.
+        source = None if load_format == "dummy" else self.gguf or SafetensorsFolder(self.path)
         model = self._empty(placement)
-        fill(model, source)
+        try:
+            if source is None:
+                fill_randomly(model.slots(), seed=seed)
+            else:
+                fill(model, source)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise ModelLoadError(f"{self.path}: {placement.device} has no memory to load the model: {error}") from error
         return model
 
     def _empty(self, placement: Placement) -> CausalLM:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import typing
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import torch
 from safetensors.torch import save_file
 from tests.tiny_models import random_tensors, tiny_config, write_tiny_model, write_weights
 
+from palmette.runtime import weights
+from palmette.runtime.config import LoadFormat
 from palmette.runtime.errors import ModelLoadError
 from palmette.runtime.layers.placement import Placement, TensorSlot
 from palmette.runtime.model_path import find_model
@@ -231,3 +234,18 @@ def test_a_folder_is_its_own_path(folder: Path) -> None:
     """What is there is used as it is."""
     assert find_model(str(folder)) == folder
     assert load_config(folder).num_layers == 3
+
+
+def test_no_memory_while_weights_are_read_is_a_loading_error(
+    tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the weights are a checkpoint's or random, the message names the folder and the device."""
+
+    def out_of_memory(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("tried to allocate 9 GiB")
+
+    monkeypatch.setattr(weights, "fill", out_of_memory)
+    monkeypatch.setattr(weights, "fill_randomly", out_of_memory)
+    for load_format in typing.get_args(LoadFormat):
+        with pytest.raises(ModelLoadError, match=r"cpu has no memory to load the model: tried to allocate 9 GiB"):
+            load_model(tiny_model_folder, Placement(), load_format=load_format)
