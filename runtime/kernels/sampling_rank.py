@@ -135,8 +135,9 @@ def _row_thresholds(
                 candidates, logits, stride, shaped, shaped_row, masks, mask_row, row, peak, temperature, low,
                 WIDTH, VALID, SHAPED, MASKED, BLOCK,
             )  # fmt: skip
+            ties = tl.full((), 0, tl.int32)
             if top_k < found:
-                low, over, heavier = _bisect(
+                low, over, heavier, ties = _bisect(
                     candidates, found, lowest, top, top_k, 0.0, peak, temperature, False, BLOCK
                 )
                 spare = top_k.to(tl.int64) - over
@@ -147,14 +148,18 @@ def _row_thresholds(
                 )  # fmt: skip
             if top_p < 1.0:
                 needed = top_p * total.to(tl.float64)
-                key, _over, heavier = _bisect(candidates, found, lowest, top, 0, needed, peak, temperature, True, BLOCK)
-                ties = _ties_needed(heavier, _weight_at(key, peak, temperature), needed)
-                spare = tl.where(key == low, tl.minimum(spare, ties), ties)
+                key, _over, heavier, ties = _bisect(
+                    candidates, found, lowest, top, 0, needed, peak, temperature, True, BLOCK
+                )
+                enough = _ties_needed(heavier, _weight_at(key, peak, temperature), needed)
+                spare = tl.where(key == low, tl.minimum(spare, enough), enough)
                 low = key
-            last_id = _id_of_tie(
-                logits, stride, shaped, shaped_row, masks, mask_row, row, low, spare,
-                WIDTH, VALID, SHAPED, MASKED, BLOCK,
-            )  # fmt: skip
+            last_id = tl.full((), _LARGEST, tl.int32)
+            if spare < ties:
+                last_id = _id_of_tie(
+                    logits, stride, shaped, shaped_row, masks, mask_row, row, low, spare,
+                    WIDTH, VALID, SHAPED, MASKED, BLOCK,
+                )  # fmt: skip
             tl.store(thresholds + row, low.to(tl.int32))
             tl.store(thresholds + count + row, last_id)
         turn += tl.num_programs(0)
@@ -221,9 +226,20 @@ def _gather(
 
 @triton.jit
 def _bisect(
-    candidates, found, low, high, top_k, needed, peak, temperature, BY_WEIGHT: tl.constexpr, BLOCK: tl.constexpr
+    candidates,
+    found,
+    low,
+    high,
+    top_k,
+    needed,
+    peak,
+    temperature,
+    BY_WEIGHT: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """The largest key with `top_k` tokens (or the weight `needed`) at it or above it; number and weight above it.
+
+    Last comes how many tokens are at the key, or more than that.
 
     Args:
         candidates: keys, `found` of them, in any order; those left over are written over them.
@@ -267,7 +283,8 @@ def _bisect(
         low, high = tl.where(reached, middle, low), tl.where(reached, high, middle)
         over += tl.where(reached, 0, many)
         heavier += tl.where(reached, 0, weight)
-    return low, over, heavier
+    ties = tl.sum(((place < found) & (keys == low)).to(tl.int32), axis=0)
+    return low, over, heavier, tl.where(found > BLOCK, found, ties)
 
 
 @triton.jit
