@@ -29,6 +29,7 @@ def interrupt_soon() -> None:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells switch off for what runs in the background
 runs = {
     "run": lambda: endless.run(backend=engine),
     "batch": lambda: endless.run_batch([{"place": place} for place in range(6)], backend=engine, num_threads=3),
