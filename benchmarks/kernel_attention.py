@@ -17,7 +17,7 @@ import torch
 from tests.tiny_models import tiny_config
 from torch import Tensor
 
-from palmette.runtime.attention import AttentionBackend, AttentionPlan, attention_backend
+from palmette.runtime.attention import AttentionPlan, PlannedAttention, attention_backend
 from palmette.runtime.attention import triton as triton_backend
 from palmette.runtime.attention.triton import TritonAttention
 from palmette.runtime.kernels import decode_attention as decode
@@ -111,14 +111,13 @@ def layers() -> list[RadixAttention]:
 
 def seconds(name: str, case: Case, storage: KVStorage) -> float:
     """Of one layer, the write of keys and values included."""
-    backend: AttentionBackend | None = attention_backend(name, storage)
-    if case.now == 1 and backend is not None:
-        backend = backend.decode_graph(case.rows, 8192)
-    assert backend is not None
-    return planned_seconds(backend, case)
+    backend = attention_backend(name, storage)
+    attention = backend.decode_graph(case.rows, 8192) if case.now == 1 else backend
+    assert attention is not None
+    return planned_seconds(attention, case)
 
 
-def planned_seconds(backend: AttentionBackend, case: Case) -> float:
+def planned_seconds(backend: PlannedAttention, case: Case) -> float:
     qkv = torch.randn(case.rows * case.now, _HEADS + 2 * _KV_HEADS, _HEAD_DIM, dtype=torch.bfloat16, device="cuda")
     backend.plan(case.plan())
     made = layers()

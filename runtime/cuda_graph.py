@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .attention import AttentionBackend, AttentionPlan
+from .attention import AttentionBackend, AttentionPlan, PlannedAttention, StepAttention
 from .batch import StepPlan
 from .kv_storage import KVStorage
 from .layers.placement import Placement
@@ -140,16 +140,16 @@ class StepGraphs:
             return None
         return graph
 
-    def decode_attention(self, size: int) -> AttentionBackend | None:
+    def decode_attention(self, size: int) -> PlannedAttention | None:
         """Attention of decode steps of this size; None where it cannot be recorded."""
         return self.attention.decode_graph(size, self._context_length)
 
-    def states(self, buffer: InputBuffer, attention: AttentionBackend) -> Tensor:
+    def states(self, buffer: InputBuffer, attention: StepAttention) -> Tensor:
         """[T, hidden_size] of a buffer's tokens."""
         inputs = buffer.inputs
         return self._model.hidden(inputs.known_tokens(self._last_tokens), inputs.positions, attention)
 
-    def logits(self, buffer: InputBuffer, attention: AttentionBackend) -> Tensor:
+    def logits(self, buffer: InputBuffer, attention: StepAttention) -> Tensor:
         """[T, vocab_size] of a buffer's tokens."""
         return self._model.logits(self.states(buffer, attention))
 
@@ -177,7 +177,7 @@ class _Graph(Protocol):
 class _DecodeGraph:
     """A step of `size` rows of one token each: see `_Graph`."""
 
-    def __init__(self, steps: StepGraphs, size: int, attention: AttentionBackend) -> None:
+    def __init__(self, steps: StepGraphs, size: int, attention: PlannedAttention) -> None:
         self._steps = steps
         self._size = size
         self._attention = attention

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .attention import AttentionBackend, AttentionPlan
 from .errors import RequestError
 from .layers.attention import RadixAttention
 from .layers.rotary import Angles
@@ -101,12 +100,6 @@ def _gib(count: int) -> str:
 
 class _NoAttention:
     """Gives queries for answers."""
-
-    def plan(self, batch: AttentionPlan) -> None:
-        """There is nothing to plan."""
-
-    def decode_graph(self, rows: int, context_length: int) -> AttentionBackend | None:
-        return None
 
     def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
         return qkv[:, : layer.num_heads].contiguous()

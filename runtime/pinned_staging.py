@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 
@@ -66,16 +67,17 @@ class PinnedStaging:
 
 def staged_words(sizes: Sequence[int]) -> int:
     """Words that arrays of these sizes take in one upload."""
-    return sum(-(-size // _ALIGNED) * _ALIGNED for size in sizes)
+    return sum(map(_aligned, sizes))
 
 
 def _layout(arrays: Sequence[Int32Array]) -> tuple[list[int], int]:
     """Where each array begins, and the words of all."""
-    places, words = [], 0
-    for array in arrays:
-        places.append(words)
-        words += -(-len(array) // _ALIGNED) * _ALIGNED
+    *places, words = itertools.accumulate((_aligned(len(array)) for array in arrays), initial=0)
     return places, words
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
 
 
 class _Buffer:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from .attention import AttentionBackend, AttentionPlan
+from .attention import AttentionPlan, StepAttention
 from .batch import Int32Array
 from .kv_storage import KVStorage
 from .layers.attention import RadixAttention
@@ -20,24 +20,11 @@ Piece = Callable[[int], None]
 """Computes a part of a step, of whose tokens so many are real."""
 
 
-class _StandIn:
-    """Stands where the model expects an attention backend, in front of one that was planned."""
+class FirstTokens:
+    """See `StepAttention`. Attention for the first tokens of a padded step; the others get zeros."""
 
-    def __init__(self, attention: AttentionBackend) -> None:
+    def __init__(self, attention: StepAttention, tokens: int) -> None:
         self._attention = attention
-
-    def plan(self, batch: AttentionPlan) -> None:
-        """Nothing: see above."""
-
-    def decode_graph(self, rows: int, context_length: int) -> AttentionBackend | None:
-        return None
-
-
-class FirstTokens(_StandIn):
-    """Attention for the first tokens of a padded step; the others get zeros."""
-
-    def __init__(self, attention: AttentionBackend, tokens: int) -> None:
-        super().__init__(attention)
         self._tokens = tokens
 
     def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
@@ -46,11 +33,11 @@ class FirstTokens(_StandIn):
         return out
 
 
-class Pieces(_StandIn):
-    """Ends a graph at every layer's attention, which stays outside, and begins the next one."""
+class Pieces:
+    """See `StepAttention`. Ends a graph at every layer's attention, which stays outside, and begins the next one."""
 
-    def __init__(self, attention: AttentionBackend, recorder: StepRecorder) -> None:
-        super().__init__(attention)
+    def __init__(self, attention: StepAttention, recorder: StepRecorder) -> None:
+        self._attention = attention
         self._recorder = recorder
         self._pieces: list[Piece] = []
         self._out: dict[tuple[int, ...], Tensor] = {}  # by shape: a layer reads it before the next one's is written
@@ -80,7 +67,7 @@ class Pieces(_StandIn):
 
 
 def _attend_first(
-    attention: AttentionBackend, tokens: int, qkv: Tensor, layer: RadixAttention, angles: Angles | None, out: Tensor
+    attention: StepAttention, tokens: int, qkv: Tensor, layer: RadixAttention, angles: Angles | None, out: Tensor
 ) -> None:
     """Attention of the first tokens of qkv, into the first rows of out."""
     turned = None if angles is None else (angles[0][:tokens], angles[1][:tokens])

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from palmette.runtime.attention import AttentionBackend, AttentionPlan
+from palmette.runtime.attention import AttentionPlan, PlannedAttention
 from palmette.runtime.attention.torch_native import TorchNativeAttention
 from palmette.runtime.kv_storage import KVStorage
 from palmette.runtime.layers.attention import RadixAttention
@@ -104,7 +104,7 @@ class TapedAttention:
     def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
         return self._usual.run(qkv, layer, angles)
 
-    def decode_graph(self, rows: int, context_length: int) -> AttentionBackend | None:
+    def decode_graph(self, rows: int, context_length: int) -> PlannedAttention | None:
         self.asked.append((rows, context_length))
         if rows > self._most_rows:
             raise torch.OutOfMemoryError("no memory for the rows")
@@ -144,6 +144,3 @@ class FixedDecodes:
         weights = scores.masked_fill(~seen[:, None, None], -torch.inf).softmax(dim=-1)
         values = torch.where(seen[:, :, None, None], values, torch.zeros_like(values))  # what was never written
         return torch.einsum("rghc,rcgd->rghd", weights, values).flatten(1, 2)
-
-    def decode_graph(self, rows: int, context_length: int) -> AttentionBackend | None:
-        return None

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from palmette.runtime import kernels
 from palmette.runtime.errors import RequestError
 
-from .base import AttentionBackend, AttentionPlan, CompiledAttention, KernelCompilationError
+from .base import (
+    AttentionBackend,
+    AttentionPlan,
+    CompiledAttention,
+    KernelCompilationError,
+    PlannedAttention,
+    StepAttention,
+)
 
 if TYPE_CHECKING:
     from palmette.runtime.kv_storage import KVStorage
@@ -21,6 +28,8 @@ __all__ = [
     "AttentionBackend",
     "AttentionPlan",
     "CompiledAttention",
+    "PlannedAttention",
+    "StepAttention",
     "attention_backend",
     "compiled_attention",
 ]

@@ -46,11 +46,8 @@ class AttentionPlan:
         return cls(plan.kv_slots, plan.query_indptr, plan.page_indptr, plan.page_ids, plan.seq_lens, num_decodes)
 
 
-class AttentionBackend(Protocol):
-    """Causal attention over paged keys and values."""
-
-    def plan(self, batch: AttentionPlan) -> None:
-        """Prepare for a step's rows. Must not wait for the device."""
+class StepAttention(Protocol):
+    """Causal attention over paged keys and values, for the rows of one step."""
 
     def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
         """Turn queries and keys by their positions' angles, write keys and values at the step's kv_slots, attend.
@@ -65,8 +62,19 @@ class AttentionBackend(Protocol):
             last `sliding_window` of those; scores are scaled by layer.scale and capped by layer.softcap.
         """
 
-    def decode_graph(self, rows: int, context_length: int) -> AttentionBackend | None:
-        """A backend for steps of exactly `rows` rows of one token each, of at most `context_length` tokens of context.
+
+class PlannedAttention(StepAttention, Protocol):
+    """The same for one step after the other."""
+
+    def plan(self, batch: AttentionPlan) -> None:
+        """Prepare for a step's rows. Must not wait for the device."""
+
+
+class AttentionBackend(PlannedAttention, Protocol):
+    """The same for steps of any kind."""
+
+    def decode_graph(self, rows: int, context_length: int) -> PlannedAttention | None:
+        """Attention for steps of exactly `rows` rows of one token each, of at most `context_length` tokens of context.
 
         Its `plan` fills memory that was allocated once, and its `run`, once it has run every layer, only launches
         kernels over that memory: it may be recorded as a CUDA graph that is replayed after each `plan`. Rows that fill

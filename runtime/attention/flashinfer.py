@@ -98,7 +98,7 @@ class FlashInferAttention:
         return "fa3" if wins else "fa2"
 
     def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
-        """Turn, write and attend; shapes as in `AttentionBackend.run`."""
+        """Turn, write and attend; shapes as in `StepAttention.run`."""
         return write_and_attend(self._storage, self, qkv, layer, angles)
 
     def attend(self, q: Tensor, layer: RadixAttention, out: Tensor) -> None:
@@ -188,7 +188,7 @@ class FlashInferDecodeGraph:
             self._launches[kind] = self._launch(kind)
 
     def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
-        """Turn, write and attend; shapes as in `AttentionBackend.run`."""
+        """Turn, write and attend; shapes as in `StepAttention.run`."""
         return write_and_attend(self._storage, self, qkv, layer, angles)
 
     def attend(self, q: Tensor, layer: RadixAttention, out: Tensor) -> None:
@@ -220,9 +220,6 @@ class FlashInferDecodeGraph:
             integers=integers,
             recorded=True,
         )
-
-    def decode_graph(self, rows: int, context_length: int) -> None:
-        """None: this is one."""
 
 
 def _pages_of(storage: KVStorage) -> list[tuple[Tensor, Tensor]]:

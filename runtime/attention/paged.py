@@ -32,7 +32,7 @@ class PagedStep(Protocol):
 def write_and_attend(
     storage: KVStorage, step: PagedStep, qkv: Tensor, layer: RadixAttention, angles: Angles | None
 ) -> Tensor:
-    """`AttentionBackend.run` of a step."""
+    """`StepAttention.run` of a step."""
     cos, sin = angles or (None, None)
     keys, values = storage.keys[layer.layer_id], storage.values[layer.layer_id]
     q = rotate_and_write(qkv, layer.num_heads, layer.num_kv_heads, cos, sin, keys, values, step.kv_slots)

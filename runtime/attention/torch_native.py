@@ -109,7 +109,7 @@ class TorchNativeAttention:
         self._work = {}
 
     def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
-        """Turn, write and attend; shapes as in `AttentionBackend.run`."""
+        """Turn, write and attend; shapes as in `StepAttention.run`."""
         heads, kv_heads = layer.num_heads, layer.num_kv_heads
         qk = qkv if angles is None else self._rotate(qkv, heads + kv_heads, *angles)
         q, k, v = qk[:, :heads], qk[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]

@@ -114,7 +114,7 @@ class TritonAttention:
         self._step = _Step(self._storage, kv_slots, decodes, decode, bool((splits > 1).any()), rows)
 
     def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
-        """Turn, write and attend; shapes as in `AttentionBackend.run`."""
+        """Turn, write and attend; shapes as in `StepAttention.run`."""
         group = layer.num_heads // layer.num_kv_heads
         assert self._step is not None
         assert self._batch is not None
@@ -183,9 +183,6 @@ class TritonDecodeGraph:
         self._step = _Step(self._storage, kv_slots, len(batch.seq_lens), rows, True, None)
 
     def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
-        """Turn, write and attend; shapes as in `AttentionBackend.run`."""
+        """Turn, write and attend; shapes as in `StepAttention.run`."""
         assert self._step is not None
         return write_and_attend(self._storage, self._step, qkv, layer, angles)
-
-    def decode_graph(self, rows: int, context_length: int) -> None:
-        """None: this is one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from palmette.runtime.attention.base import AttentionBackend
+from palmette.runtime.attention.base import StepAttention
 
 from .rotary import Angles
 
@@ -40,6 +40,6 @@ class RadixAttention(nn.Module):
         self.scale = head_dim**-0.5 if scale is None else scale
         self.softcap = softcap
 
-    def forward(self, qkv: Tensor, angles: Angles | None, attention: AttentionBackend) -> Tensor:
-        """qkv [T, num_heads + 2 * num_kv_heads, head_dim] -> [T, num_heads, head_dim]; see `AttentionBackend.run`."""
+    def forward(self, qkv: Tensor, angles: Angles | None, attention: StepAttention) -> Tensor:
+        """qkv [T, num_heads + 2 * num_kv_heads, head_dim] -> [T, num_heads, head_dim]; see `StepAttention.run`."""
         return attention.run(qkv, self, angles)

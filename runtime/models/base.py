@@ -10,7 +10,7 @@ from .config import ModelConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from palmette.runtime.attention.base import AttentionBackend
+    from palmette.runtime.attention.base import StepAttention
     from palmette.runtime.layers.placement import Placement, Slots
 
 
@@ -23,7 +23,7 @@ class CausalLM(Protocol):
     """`hidden` and `logits` do nothing but launch operations, always the same for as many tokens."""
 
     def hidden(
-        self, token_ids: Tensor, positions: Tensor, attention: AttentionBackend, wanted: Tensor | None = None
+        self, token_ids: Tensor, positions: Tensor, attention: StepAttention, wanted: Tensor | None = None
     ) -> Tensor:
         """Last hidden states [W, hidden_size], normalised, of token_ids [T] at positions [T].
 

@@ -7,7 +7,7 @@ import re
 import torch
 from torch import Tensor, nn
 
-from palmette.runtime.attention.base import AttentionBackend
+from palmette.runtime.attention.base import StepAttention
 from palmette.runtime.layers.embedding import LMHead, VocabParallelEmbedding
 from palmette.runtime.layers.placement import Placement, Slots
 from palmette.runtime.layers.rotary import RotaryEmbedding
@@ -41,7 +41,7 @@ class Decoder(nn.Module):
         )
 
     def hidden(
-        self, token_ids: Tensor, positions: Tensor, attention: AttentionBackend, wanted: Tensor | None = None
+        self, token_ids: Tensor, positions: Tensor, attention: StepAttention, wanted: Tensor | None = None
     ) -> Tensor:
         x = self.embed_tokens(token_ids)
         if self._embedding_scale != 1:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from palmette.runtime.attention.base import AttentionBackend
+from palmette.runtime.attention.base import StepAttention
 from palmette.runtime.layers.attention import RadixAttention
 from palmette.runtime.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from palmette.runtime.layers.norm import HeadNorm, RMSNorm
@@ -48,7 +48,7 @@ class Attention(nn.Module):
             softcap=config.attention_softcap,
         )
 
-    def forward(self, x: Tensor, angles: AnglesByRope, attention: AttentionBackend, wanted: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, angles: AnglesByRope, attention: StepAttention, wanted: Tensor | None) -> Tensor:
         """[T, hidden] -> [T, hidden], or [W, hidden] of the tokens `wanted` [W]."""
         heads, kv_heads = self.attention.num_heads, self.attention.num_kv_heads
         qkv = self.qkv_proj(x).view(len(x), heads + 2 * kv_heads, self.attention.head_dim)
@@ -110,7 +110,7 @@ class DecoderLayer(nn.Module):
         self.mlp = GatedMLP(config, placement)
 
     def forward(
-        self, x: Tensor, update: Tensor | None, angles: AnglesByRope, attention: AttentionBackend, wanted: Tensor | None
+        self, x: Tensor, update: Tensor | None, angles: AnglesByRope, attention: StepAttention, wanted: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """States, and what is still to be added to them times the residual scale, through this layer.
 
@@ -143,7 +143,7 @@ class SandwichLayer(DecoderLayer):
         self.post_feedforward_layernorm = norm_of(config, placement)
 
     def forward(
-        self, x: Tensor, update: Tensor | None, angles: AnglesByRope, attention: AttentionBackend, wanted: Tensor | None
+        self, x: Tensor, update: Tensor | None, angles: AnglesByRope, attention: StepAttention, wanted: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """See `DecoderLayer.forward`."""
         x, normal = self.input_layernorm.of_sum(x, update, self._residual_scale)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from palmette.runtime.attention.base import AttentionBackend
+from palmette.runtime.attention.base import StepAttention
 from palmette.runtime.layers.attention import RadixAttention
 from palmette.runtime.layers.placement import Placement, Slots, TensorSlot
 
@@ -47,7 +47,7 @@ _recorder: ContextVar[AttentionRecorder] = ContextVar("palmette_recorder")
 class _Step:
     """The attention backend of the step that is being computed."""
 
-    attention: AttentionBackend | None = None
+    attention: StepAttention | None = None
 
 
 class _Seat:
@@ -90,7 +90,7 @@ class TransformersModel:
         self._head = head
 
     def hidden(
-        self, token_ids: Tensor, positions: Tensor, attention: AttentionBackend, wanted: Tensor | None = None
+        self, token_ids: Tensor, positions: Tensor, attention: StepAttention, wanted: Tensor | None = None
     ) -> Tensor:
         self._step.attention = attention
         states = self._body(token_ids, positions)

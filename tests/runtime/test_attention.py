@@ -14,7 +14,6 @@ from tests.tiny_models import tiny_config
 from torch import Tensor
 
 from palmette.runtime.attention import (
-    AttentionBackend,
     AttentionPlan,
     CompiledAttention,
     attention_backend,
@@ -127,11 +126,8 @@ def check(case: Case, *, scale: float | None = None, backend: str | None = None,
         seq_lens=np.array([sum(row) for row in case.rows], dtype=np.int32),
         num_decodes=leading_decodes(counts),
     )
-    attention: AttentionBackend | None
-    attention = FlashInferAttention(storage) if backend == "flashinfer" else attention_backend(backend, storage)
-    if recorded:
-        assert attention is not None
-        attention = attention.decode_graph(len(counts), 21)
+    every = FlashInferAttention(storage) if backend == "flashinfer" else attention_backend(backend, storage)
+    attention = every.decode_graph(len(counts), 21) if recorded else every
     assert attention is not None
     attention.plan(plan)
     new_k, new_v = (
