@@ -77,7 +77,7 @@ def test_salts_keep_prefixes_apart(client: httpx.Client) -> None:
 
 def test_lists_are_answered_in_order(client: httpx.Client) -> None:
     """A list of prompts, even of one, gives a list of results, each with all its answers."""
-    answers = generate(client, text=["One", "Two", "Three"], sampling_params={"max_tokens": 3}, n=2)
+    answers = generate(client, text=["One", "Two", "Three"], sampling_params={"max_tokens": 3, "ignore_eos": True}, n=2)
     assert [answer["index"] for answer in answers] == [0, 1, 2]
     assert all(len(answer["answers"]) == 2 and answer["answers"][0]["text"] == answer["text"] for answer in answers)
     assert all(answer["usage"]["completion_tokens"] == 6 for answer in answers)
