@@ -18,6 +18,7 @@ from .expr import Expr, GenExpr, RoleBegin, RoleEnd, SelectExpr, as_expr, joined
 from .options import GenOptions, checked_options
 from .reasoning import TAGS_OF_MODEL_TYPE, ThinkTags
 from .tool import Tool
+from .tool_answers import CHOICES, ToolChoice, ToolOffer
 
 
 def gen(
@@ -35,6 +36,8 @@ def gen(
     choices: Sequence[str] | None = None,
     choices_method: SelectMethod | None = None,
     tools: Tool[..., Any] | Sequence[Any] | None = None,  # a list of unlike tools is a list[object] to a type checker
+    tool_choice: ToolChoice | None = None,
+    parallel_tool_calls: bool = False,
     grammar: Grammar | None = None,
     separate_reasoning: bool | tuple[str, str] = False,
     **options: Unpack[GenOptions],
@@ -59,6 +62,9 @@ def gen(
         choices: same as `select(name, choices)`; sampling options do not apply to it.
         choices_method: how `choices` are weighed.
         tools: the text is a call of one of these, and the value a `ToolCall`.
+        tool_choice: "required" is what `tools` says. With "auto" the model may also answer in words; the value is then
+            a str.
+        parallel_tool_calls: an answer may hold several calls, and the value is a list of `ToolCall`.
         grammar: the text matches this grammar in full: what `Grammar` makes, with options that are not here, such as
             ``Grammar.json_schema(schema, key_order="any")`` or ``Grammar.json_object()``.
         separate_reasoning: the model reasons first, between ``<think>`` and ``</think>`` or the two tags given: the
@@ -73,7 +79,8 @@ def gen(
     """
     _check_name(name, "gen")
     held_to: dict[str, Any] = {"regex": regex, "json_schema": json_schema, "type": type, "dtype": dtype, "ebnf": ebnf}
-    held_to |= {"lark": lark, "structural_tag": structural_tag, "tools": tools, "grammar": grammar}
+    offer = _tool_offer(tools, tool_choice, parallel_tool_calls)
+    held_to |= {"lark": lark, "structural_tag": structural_tag, "tools": offer, "grammar": grammar}
     sampling: dict[str, Any] = {"n": n, "max_tokens": max_tokens, **options}
     if choices is not None:
         _check_alone({**held_to, **sampling, "separate_reasoning": separate_reasoning or None})
@@ -172,21 +179,6 @@ def role_message(role: Role, content: str | Expr) -> Expr:
     return joined((RoleBegin(role), as_expr(content, f"{role}()"), RoleEnd(role)))
 
 
-def tool_result(value: Any) -> Expr:
-    """A message with what a tool returned: a string as it is, anything else as JSON.
-
-    It has the role ``tool``, or ``user`` where the model's chat template knows no tools.
-
-    Raises:
-        TypeError: the value cannot be written as JSON.
-    """
-    if isinstance(value, str):
-        return role_message("tool", value)
-    import msgspec
-
-    return role_message("tool", msgspec.json.encode(value).decode())
-
-
 def separate_reasoning(expr: Expr, model_type: str | None = None) -> Expr:
     """The generations of `expr` with reasoning and answer apart, as ``gen(separate_reasoning=True)`` has them.
 
@@ -218,6 +210,17 @@ def _gen(
     options = MappingProxyType(checked_options(sampling, f"{where}()"))
     grammar, reader = held_to
     return GenExpr(name, options, grammar, n, reader, think)
+
+
+def _tool_offer(tools: Any, choice: ToolChoice | None, parallel: bool) -> ToolOffer | None:
+    if tools is None:
+        if choice is not None or parallel:
+            raise RequestError("tool_choice and parallel_tool_calls go with tools=[...], which was not given")
+        return None
+    if choice not in (None, *CHOICES):
+        hint = "; without tools=[...] none is called" if choice == "none" else ""  # type: ignore[comparison-overlap]  # OpenAI's
+        raise RequestError(f"tool_choice must be {_one_of(CHOICES)}, not {choice!r}{hint}")
+    return ToolOffer(tools, choice or "required", parallel=bool(parallel))
 
 
 def _check_name(name: object, where: str) -> None:

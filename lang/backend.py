@@ -21,6 +21,22 @@ class Session(Protocol):
 
 
 @runtime_checkable
+class Speculates(Protocol):
+    """A session whose calls cost round trips to a service, which may hold several answers in one."""
+
+    def speculate(self, tokens: int) -> None:
+        """Let an answer of up to so many tokens hold those of several generations. Called before the first `extend`."""
+
+
+@runtime_checkable
+class HasMeter(Protocol):
+    """A session that counts what its program uses."""
+
+    @property
+    def meter(self) -> object: ...
+
+
+@runtime_checkable
 class Backend(Protocol):
     """Runs programs.
 
@@ -31,8 +47,8 @@ class Backend(Protocol):
     @property
     def model_info(self) -> ModelInfo: ...
 
-    def open(self, events: EventSink) -> Session:
-        """Open an empty tree whose events go to `events`."""
+    def open(self, events: EventSink, *, program: str | None = None) -> Session:
+        """Open an empty tree whose events go to `events`. `program` names what runs, the same way for every run."""
 
 
 _default_backend: Backend | None = None

@@ -12,7 +12,8 @@ from palmette.constrained.grammar import Grammar
 from palmette.runtime.errors import RequestError
 
 from .expr import Reader
-from .tool import Tool, tool_call_type
+from .tool import Tool
+from .tool_answers import ToolOffer, tool_answer
 from .types import NAMED_TYPES, answer_type
 
 Constraint = tuple[Grammar | None, Reader | None]
@@ -58,11 +59,11 @@ def _of_structural_tag(spec: Any) -> tuple[Grammar, Reader | None]:
     return Grammar.structural_tag(spec), None
 
 
-def _of_tools(tools: Any) -> tuple[Grammar, Reader | None]:
-    given = (tools,) if isinstance(tools, Tool) else tools
+def _of_tools(offer: ToolOffer) -> tuple[Grammar, Reader | None]:
+    given = (offer.tools,) if isinstance(offer.tools, Tool) else offer.tools
     if not isinstance(given, Sequence) or not given or not all(isinstance(tool, Tool) for tool in given):
-        raise RequestError(f"tools must be a non-empty list of functions decorated with @pt.tool, not {tools!r}")
-    answer = tool_call_type(tuple(given))
+        raise RequestError(f"tools must be a non-empty list of functions decorated with @pt.tool, not {offer.tools!r}")
+    answer = tool_answer(given, offer.choice, parallel=offer.parallel)
     return answer.grammar, answer
 
 

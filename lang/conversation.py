@@ -13,7 +13,8 @@ from .chat_rendering import Role, TemplateSpan
 from .chat_template import ChatTemplate
 from .errors import ChatTemplateError, ProgramError
 from .source_line import SourceLine
-from .tool import Tool, tools_prompt
+from .tool import Tool
+from .tool_answers import tools_prompt
 from .variables import text_of
 
 if TYPE_CHECKING:

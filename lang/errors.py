@@ -5,6 +5,7 @@
     PalmetteError
     ├── UnsupportedTypeError (TypeError)        a Python type that answers cannot have
     ├── ToolError (ValueError)                  a function that cannot be a tool, or cannot be run here
+    ├── ResultsFileError (ValueError)           a file that a batch cannot write its results to, or go on with
     └── ProgramError                  a program did something it may not; .line and .node say where
         ├── UnknownVariableError (KeyError)     s["name"], and nothing of that name was set
         ├── DeadlineExceededError (TimeoutError) the run took longer than its timeout_s
@@ -65,6 +66,10 @@ class UnsupportedTypeError(PalmetteError, TypeError):
 
 class ToolError(PalmetteError, ValueError):
     """A function that cannot be a tool, tools that do not go together, or a tool that cannot be run here."""
+
+
+class ResultsFileError(PalmetteError, ValueError):
+    """A file that a batch cannot write its results to, or cannot go on with."""
 
 
 def error_named(kind: str, message: str) -> Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,11 +14,12 @@ from palmette.constrained.errors import PalmetteError
 from palmette.runtime.errors import RequestAbortedError
 from palmette.runtime.program import Event, Fork, Generate, Node
 
-from .backend import Backend, Session
+from .backend import Backend, HasMeter, Session, Speculates
 from .chat_template import ChatTemplate, chat_template
 from .errors import DeadlineExceededError, ProgramError
 from .source_line import SourceLine, calling_line
 from .tool import Tool
+from .trace import RunTrace, trace_of
 from .tree import NodeRecord, ProgramTree
 from .tree_view import TreeView, view_of
 
@@ -34,6 +36,7 @@ class Execution:
     Args:
         defaults: sampling options of generations that do not give their own; they win over the model's own.
         timeout_s: the run is stopped after this many seconds; None lets it take any time.
+        num_api_spec_tokens: one answer of a service may hold those of several generations, in up to so many tokens.
 
     Attributes:
         changed: the lock of everything here and in the program's branches, notified at every change.
@@ -42,6 +45,7 @@ class Execution:
         ended: the program's function has returned or raised.
         value: what the function returned.
         failure: the exception that ended the function, or stopped the run.
+        meter: counts what the run uses, where the backend counts that for each run.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Execution:
         defaults: Mapping[str, Any],
         streaming: bool,
         timeout_s: float | None = None,
+        num_api_spec_tokens: int | None = None,
     ) -> None:
         self.changed = threading.Condition()
         self.tree = ProgramTree()
@@ -61,6 +66,8 @@ class Execution:
         self.ended = False
         self.value: Any = None
         self.failure: BaseException | None = None
+        self.meter: object = None
+        self._num_api_spec_tokens = num_api_spec_tokens
         self._backend = backend
         self._templates: dict[tuple[Tool[..., Any], ...], ChatTemplate] = {}
         self._pending: list[Node] = []
@@ -104,6 +111,10 @@ class Execution:
         with self.changed:
             return view_of(self.name, self.tree)
 
+    def trace(self) -> RunTrace:
+        with self.changed:
+            return trace_of(self.name, self.tree, self._backend.model_info.name)
+
     # -- the program's life -----------------------------------------------------------------------------------------
 
     def start(self, *, on_loop: bool = False) -> None:
@@ -115,7 +126,10 @@ class Execution:
         self._threads.add(threading.get_ident())
         if on_loop:
             self._loop_thread = threading.get_ident()
-        session = self._backend.open(self._on_event)
+        session = self._backend.open(self._on_event, program=self.name)
+        if self._num_api_spec_tokens is not None and isinstance(session, Speculates):
+            session.speculate(self._num_api_spec_tokens)
+        self.meter = session.meter if isinstance(session, HasMeter) else None
         with self.changed:
             self._session = session
             if self.failure is not None:
@@ -201,10 +215,14 @@ class Execution:
                 value = poll()
                 if value is not None:
                     return value
+                self.about_to_wait()
                 self.check_may_wait("write await s.get(name) for a value, or await s.ready() before this line")
                 if not self._pending:
                     self.changed.wait()
             self.flush()
+
+    def about_to_wait(self) -> None:
+        """Called before every wait for what is not there yet; where there is nothing to wait for it raises."""
 
     def check_may_wait(self, instead: str) -> None:
         """Raise ProgramError if the caller is an async program, which must not wait; `instead` is what it can do."""
@@ -217,6 +235,14 @@ class Execution:
     def wait_for_nodes(self, node_ids: Iterable[int]) -> None:
         """Wait until all of these nodes are done, well or not."""
         self.wait(self.all_done(node_ids))
+
+    def settled(self, node_ids: Iterable[int]) -> Callable[[], bool | None]:
+        """As `all_done`, asked by who reads none of their values."""
+        return self.all_done(node_ids)
+
+    def branch_threads(self, count: int) -> Executor:
+        """Up to `count` threads for the code of branches."""
+        return ThreadPoolExecutor(count, thread_name_prefix="palmette-branch")
 
     def all_done(self, node_ids: Iterable[int]) -> Callable[[], bool | None]:
         """A question for `wait`: whether all of these nodes are done, well or not."""

@@ -7,20 +7,22 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Unpack, overload
 
-from palmette.runtime.errors import RequestError
-
-from .backend import Backend
-from .batch import iter_runs, run_all
+from .backend import Backend, checked_backend, default_backend
+from .compiled_program import CompiledProgram
+from .compiling import compile_program
+from .dry_execution import stop_if_compiled
 from .errors import ProgramError
 from .execution import Execution
 from .interpreter import Interpreter
 from .options import OPTION_NAMES, SamplingOptions, checked_options
 from .run import Run
+from .run_batch import RunsBatches
 from .server_info import chosen_backend
+from .signature import checked_speculation, checked_timeout, signature_without_state
 from .state import ProgramState
 
 if TYPE_CHECKING:
@@ -37,11 +39,10 @@ else:  # defaults of type variables exist for type checkers only, before Python 
 MAX_STREAMS = 256
 """Most programs that `Function.stream` lets run at once; a further call waits for one of them to end."""
 
-_RESERVED = ("backend", "stream", "timeout_s")
 _stream_slots = threading.BoundedSemaphore(MAX_STREAMS)
 
 
-class Function(Generic[P, R]):
+class Function(RunsBatches, Generic[P, R]):
     """A program. Make one with `function`.
 
     `run` and its kin take the function's own arguments without the state; they are checked against its signature before
@@ -59,11 +60,13 @@ class Function(Generic[P, R]):
         *,
         defaults: Mapping[str, Any],
         bound: Mapping[str, Any] | None = None,
+        num_api_spec_tokens: int | None = None,
     ) -> None:
         self._program = program
+        self._num_api_spec_tokens = num_api_spec_tokens
         self._defaults = dict(defaults)
         self._bound = dict(bound or {})
-        self._signature = _signature_without_state(program)
+        self._signature = signature_without_state(program)
         functools.update_wrapper(self, program)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ProgramState:
@@ -137,75 +140,44 @@ class Function(Generic[P, R]):
             raise
         return run.state
 
-    @overload
-    def run_batch(
-        self,
-        items: Iterable[Mapping[str, Any] | tuple[Any, ...] | list[Any]],
-        *,
-        backend: Backend | None = None,
-        num_threads: int | Literal["auto"] = "auto",
-        progress_bar: bool = False,
-        generator_style: Literal[False] = False,
-        timeout_s: float | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> list[ProgramState]: ...
-    @overload
-    def run_batch(
-        self,
-        items: Iterable[Mapping[str, Any] | tuple[Any, ...] | list[Any]],
-        *,
-        backend: Backend | None = None,
-        num_threads: int | Literal["auto"] = "auto",
-        progress_bar: bool = False,
-        generator_style: Literal[True],
-        timeout_s: float | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> Iterator[ProgramState]: ...
-    def run_batch(
-        self,
-        items: Iterable[Mapping[str, Any] | tuple[Any, ...] | list[Any]],
-        *,
-        backend: Backend | None = None,
-        num_threads: int | Literal["auto"] = "auto",
-        progress_bar: bool = False,
-        generator_style: bool = False,
-        timeout_s: float | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> list[ProgramState] | Iterator[ProgramState]:
-        """Run the program once for every item, many at a time, and return the states in the items' order.
+    def compile(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> CompiledProgram:
+        """The request tree that a run with these arguments would build, up to the first value that it reads.
 
-        A failure stays with its item: `ProgramState.error` has it, and the other items go on.
+        The function is called, in this thread, and nothing is sent anywhere. Where it reads a value, which only a run
+        has, it is ended by an exception that ``except Exception`` does not take; its ``finally`` blocks run. What it
+        does besides appending, such as writing a file or counting, it does here too, as far as it gets. Each function
+        of `forks.map` is followed up to the first value that it reads itself. A program that is run from within this
+        one does not run, as its values are needed there; only in a thread that the function starts itself it does.
 
         Args:
-            items: the arguments of each run: a mapping by name, or a tuple or list by place. All are checked before
-                any runs.
-            backend: what runs the generations; None is the default backend.
-            num_threads: most programs at once; "auto" is one for each item, up to 128. Async programs share one
-                thread's event loop.
-            progress_bar: show one on standard error.
-            generator_style: return an iterator of the states instead of a list. It takes items as it needs them, a
-                bounded number ahead, so items may be endless; each is checked when it is taken. Closing it stops it.
-            timeout_s: seconds that each run may take.
-            options: sampling options for every `gen`.
+            args, kwargs: as for `run`.
+            backend: whose chat template, sampling defaults and tokenizer are used; None is the default backend. Where
+                there is none either, messages have the plain ``ROLE: text`` form. It is not asked for anything.
 
         Raises:
-            TypeError: an item does not fit the function's signature; the message says which.
-            NoBackendError: as `run`.
-            RequestError: a sampling option or `timeout_s` is out of its range.
-            ValueError: `num_threads` is not "auto" or a whole number of at least 1.
+            TypeError: the arguments do not fit the function's signature.
+            RequestError: a sampling option is out of its range.
+            Exception: whatever the function raised before it read a value, with a note that says so.
+
+        >>> import palmette as pt
+        >>> @pt.function
+        ... def greet(s: pt.ProgramState, name: str) -> None:
+        ...     s += f"Hello {name}," + pt.gen("rest", max_tokens=8)
+        ...     if "?" in s["rest"]:
+        ...         s += " Fine." + pt.gen("more")
+        >>> compiled = greet.compile("Ada")
+        >>> compiled.expected_calls, compiled.is_complete, compiled.leading_text
+        (1, False, 'Hello Ada,')
         """
-        given = checked_options(options, f"{self._name}.run_batch()")
-        new_run = functools.partial(
-            self._new_run, backend=chosen_backend(backend), timeout_s=timeout_s, batch_options=given
+        where = f"{self._name}.compile()"
+        call, options = self._told_apart(args, kwargs, where)
+        return compile_program(
+            self._program,
+            call,
+            name=self._name,
+            defaults={**self._defaults, **checked_options(options, where)},
+            backend=default_backend() if backend is None else checked_backend(backend),
         )
-        runs = (
-            new_run(*_item_arguments(place, item), where=f"item {place} of run_batch")
-            for place, item in enumerate(items)
-        )
-        title = self._name if progress_bar else None
-        if generator_style:
-            return iter_runs(runs, num_threads=num_threads, title=title)
-        return run_all(list(runs), num_threads=num_threads, title=title)
 
     def bind(self, **kwargs: Any) -> Function[..., R]:
         """The program with some arguments given in advance. Those given by name at the run win.
@@ -217,7 +189,12 @@ class Function(Generic[P, R]):
             self._signature.bind_partial(**{**self._bound, **kwargs})
         except TypeError as error:
             raise TypeError(f"{self._name}.bind(): {error}; its signature is {self._usage}") from None
-        return Function(self._program, defaults=self._defaults, bound={**self._bound, **kwargs})
+        return Function(
+            self._program,
+            defaults=self._defaults,
+            bound={**self._bound, **kwargs},
+            num_api_spec_tokens=self._num_api_spec_tokens,
+        )
 
     @property
     def bound(self) -> Mapping[str, Any]:
@@ -249,40 +226,54 @@ class Function(Generic[P, R]):
         where: str = "",
     ) -> Run:
         """A run with these arguments, which has not begun. `batch_options` are checked; `where` is named in errors."""
-        arguments, options = self._told_apart(kwargs)
-        try:
-            call = self._signature.bind(*args, **{**self._bound, **arguments})
-        except TypeError as error:
-            raise TypeError(f"{where or f'{self._name}.run()'}: {error}; its signature is {self._usage}") from None
+        stop_if_compiled()
+        call, options = self._told_apart(args, kwargs, where or f"{self._name}.run()")
         execution = Execution(
             chosen_backend(backend),
             name=self._name,
             defaults={**self._defaults, **batch_options, **checked_options(options, f"{self._name}.run()")},
             streaming=streaming,
-            timeout_s=_checked_timeout(timeout_s),
+            timeout_s=checked_timeout(timeout_s),
+            num_api_spec_tokens=self._num_api_spec_tokens,
         )
         return Run(self._program, call, ProgramState(execution, Interpreter(execution)))
 
-    def _told_apart(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The function's own arguments, and sampling options. A parameter of an option's name is the function's."""
+    def _told_apart(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str
+    ) -> tuple[inspect.BoundArguments, dict[str, Any]]:
+        """The function's own arguments, and sampling options. A parameter of an option's name is the function's.
+
+        Raises:
+            TypeError: the arguments do not fit the function's signature; the message begins with `where`.
+        """
         parameters = self._signature.parameters
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            return dict(kwargs), {}
-        options = {name: value for name, value in kwargs.items() if name in OPTION_NAMES and name not in parameters}
-        return {name: value for name, value in kwargs.items() if name not in options}, options
+        options: dict[str, Any] = {}
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            options = {name: value for name, value in kwargs.items() if name in OPTION_NAMES and name not in parameters}
+        arguments = {name: value for name, value in kwargs.items() if name not in options}
+        try:
+            return self._signature.bind(*args, **{**self._bound, **arguments}), options
+        except TypeError as error:
+            raise TypeError(f"{where}: {error}; its signature is {self._usage}") from None
 
 
 @overload
 def function(program: Callable[Concatenate[ProgramState, P], R], /) -> Function[P, R]: ...
 @overload
 def function(
-    **defaults: Unpack[SamplingOptions],
+    *, num_api_spec_tokens: int | None = None, **defaults: Unpack[SamplingOptions]
 ) -> Callable[[Callable[Concatenate[ProgramState, P], R]], Function[P, R]]: ...
-def function(program: Callable[..., Any] | None = None, /, **defaults: Any) -> Any:
+def function(
+    program: Callable[..., Any] | None = None, /, *, num_api_spec_tokens: int | None = None, **defaults: Any
+) -> Any:
     """Make a program of a function whose first parameter is its state.
 
     Args:
         program: the function; ``@function`` gives it.
+        num_api_spec_tokens: on an `OpenAIBackend`, let one request answer several generations of a line. One that ends
+            at a stop is asked for without it, in up to so many tokens, or its own max_tokens where that is more; those
+            after it take their answers from what the model went on with, as far as it wrote the program's text between
+            them. What it wrote beyond that is paid for and not used. Other backends need no such guesses.
         defaults: sampling options for every `gen` in it, as in ``@function(temperature=0)``. A gen's own options win.
 
     Raises:
@@ -297,50 +288,10 @@ def function(program: Callable[..., Any] | None = None, /, **defaults: Any) -> A
     'Hello Ada, how are you?'
     """
     options = checked_options(defaults, "function()")
+    speculated = checked_speculation(num_api_spec_tokens)
     if program is None:
-        return lambda decorated: Function(decorated, defaults=options)
-    return Function(program, defaults=options)
-
-
-def _signature_without_state(program: Callable[..., Any]) -> inspect.Signature:
-    """The signature that a run's arguments must fit."""
-    if not callable(program):
-        raise TypeError(f"@function decorates a function, not {program!r}")
-    name = getattr(program, "__name__", repr(program))
-    if inspect.isgeneratorfunction(program) or inspect.isasyncgenfunction(program):
-        raise TypeError(f"@function cannot run {name}: it is a generator function; drop its yield")
-    signature = inspect.signature(program)
-    parameters = list(signature.parameters.values())
-    if not parameters or parameters[0].kind not in (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    ):
-        raise TypeError(
-            f"@function needs a first parameter for the state, as in def {name}(s, ...), but has {signature}"
-        )
-    for parameter in parameters:
-        if parameter.name in _RESERVED:
-            raise TypeError(f"{name}() has a parameter {parameter.name!r}, which run() takes for itself; rename it")
-    return signature.replace(parameters=parameters[1:])
-
-
-def _item_arguments(place: int, item: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """An item of a batch as arguments by place and by name."""
-    if isinstance(item, Mapping):
-        return (), dict(item)
-    if isinstance(item, tuple | list):
-        return tuple(item), {}
-    raise TypeError(
-        f"item {place} of run_batch must be a mapping of arguments, or a tuple or list of them, "
-        f"not {type(item).__name__}: {item!r}"
-    )
-
-
-def _checked_timeout(timeout_s: float | None) -> float | None:
-    number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
-    if timeout_s is not None and not (number and 0 < timeout_s <= threading.TIMEOUT_MAX):
-        raise RequestError(f"timeout_s must be a number of seconds above 0, or None, not {timeout_s!r}")
-    return timeout_s
+        return lambda decorated: Function(decorated, defaults=options, num_api_spec_tokens=speculated)
+    return Function(program, defaults=options, num_api_spec_tokens=speculated)
 
 
 def _run_stream(run: Run) -> None:

@@ -61,7 +61,7 @@ class HttpBackend:
     def model_info(self) -> ModelInfo:
         return self._model_info
 
-    def open(self, events: EventSink) -> HttpSession:
+    def open(self, events: EventSink, *, program: str | None = None) -> HttpSession:
         """Open an empty request tree whose events go to `events`, called from a thread of this backend's.
 
         Raises:
@@ -73,7 +73,7 @@ class HttpBackend:
             channel = self._connection.channel
             if channel is None or channel.failed:
                 self._connection.channel = channel = HttpChannel(self._address)
-        return channel.open(events)
+        return channel.open(events, program)
 
     def stats(self) -> SchedulerStats:
         """Counts of the server's scheduler at this moment.

@@ -81,8 +81,8 @@ class HttpChannel:
     def failed(self) -> bool:
         return self._failure is not None
 
-    def open(self, events: EventSink) -> HttpSession:
-        session = HttpSession(self, next(self._numbers), events)
+    def open(self, events: EventSink, program: str | None = None) -> HttpSession:
+        session = HttpSession(self, next(self._numbers), events, program)
         self._sessions[session.number] = session
         return session
 

@@ -11,8 +11,9 @@ from typing import Protocol
 import msgspec
 
 from palmette.constrained.errors import PalmetteError
-from palmette.runtime.channel import CloseProgram, ExtendProgram, OpenProgram
+from palmette.runtime.channel import CloseProgram, ExtendProgram, OpenProgram, ProgramOptions
 from palmette.runtime.errors import EngineError
+from palmette.runtime.messages import LONGEST_NAME
 from palmette.runtime.program import Delta, Event, Failed, Generate, Node, Select
 
 from .backend import EventSink
@@ -38,8 +39,9 @@ class Sender(Protocol):
 class HttpSession:
     """One program's tree on a server."""
 
-    def __init__(self, channel: Sender, number: int, events: EventSink) -> None:
+    def __init__(self, channel: Sender, number: int, events: EventSink, program: str | None = None) -> None:
         self.number = number
+        self._options = ProgramOptions() if program is None else ProgramOptions(name=program[:LONGEST_NAME])
         self._channel = channel
         self._events = events
         self._unfinished: set[int] = set()
@@ -61,7 +63,7 @@ class HttpSession:
             self._channel.check()
             if not self._opened:
                 self._opened = True
-                text = _encode(OpenProgram(program=self.number)) + b"," + text
+                text = _encode(OpenProgram(program=self.number, options=self._options)) + b"," + text
             self._unfinished.update(waited_for)
             self._channel.send(Outgoing(text, self, waited_for))
 

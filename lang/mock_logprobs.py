@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-from palmette.runtime.program import TokenLogprob, TopLogprob
+from palmette.runtime.program import ChoiceScore, Select, TokenLogprob, TopLogprob
 from palmette.runtime.sampling_params import SamplingParams
 
 from .mock_usage import tokens_of
@@ -30,6 +30,16 @@ def mock_prompt_logprobs(tokens: Sequence[str], params: SamplingParams) -> tuple
     first = params.prompt_logprobs_from
     count = params.prompt_logprobs
     return tuple(_logprob(tokens[i], count, params) if i else None for i in range(first, len(tokens)))
+
+
+def mock_scores(node: Select, choice: int) -> tuple[ChoiceScore, ...]:
+    """Those of a select whose answer is `choice`, as if each choice were one token. By every method that one wins."""
+    alone = (-3.0,) if node.method == "unconditional_likelihood_normalized" else ()
+    likelihoods = [-0.25 if place == choice else -2.0 - place / 64 for place in range(len(node.choices))]
+    return tuple(
+        ChoiceScore((mock_token_id(text),), (likelihood,), alone)
+        for text, likelihood in zip(node.choices, likelihoods, strict=True)
+    )
 
 
 def _logprob(token: str, count: int, params: SamplingParams) -> TokenLogprob:

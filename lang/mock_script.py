@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from palmette.constrained import Grammar
 from palmette.constrained.errors import PalmetteError
@@ -15,7 +17,17 @@ from .mock_logprobs import mock_logprobs, mock_prompt_logprobs, mock_token_id
 from .mock_stop import before_stop
 from .mock_usage import tokens_of
 
-Answers = Sequence[str] | Mapping[str, str] | Callable[[str, Generate | Select], str]
+AnswerFunction = Callable[[str, Generate | Select], str]
+Answers = Sequence[str] | Mapping[str, str | Sequence[str] | AnswerFunction] | AnswerFunction
+
+
+@dataclass(frozen=True, slots=True)
+class MockCall:
+    """One generation or select that a `MockBackend` was asked for: the text before it, its node, its answers."""
+
+    prompt: str
+    node: Generate | Select
+    answers: tuple[str, ...]
 
 
 class ScriptError(Exception):
@@ -32,9 +44,9 @@ class Script:
     def __init__(self, answers: Answers) -> None:
         if isinstance(answers, str) or not (callable(answers) or isinstance(answers, Mapping | Sequence)):
             raise TypeError(f"answers must be a list, a mapping from patterns or a function, not {answers!r}")
-        _check_answers(answers)
-        self._answers = answers
-        self._given = 0
+        by_pattern = answers if isinstance(answers, Mapping) else {"": answers}
+        self._is_mapping = isinstance(answers, Mapping)
+        self._rules = [_Rule(pattern, source) for pattern, source in by_pattern.items()]
         self._lock = threading.Lock()
 
     def answer(self, node: Generate, prompt: str) -> str:
@@ -46,7 +58,7 @@ class Script:
         answer = self._find(node, prompt)
         if answer is None:
             raise ScriptError(
-                "RequestError", f"MockBackend has no answer {self._missing()} for the prompt {prompt[-200:]!r}"
+                "RequestError", f"MockBackend has no answer {self._missing(prompt)} for the prompt {prompt[-200:]!r}"
             )
         if node.grammar is not None:
             _check_grammar(answer, node.grammar)
@@ -68,43 +80,76 @@ class Script:
         return node.choices.index(answer)
 
     def _find(self, node: Generate | Select, prompt: str) -> str | None:
-        if isinstance(self._answers, Mapping):
-            found = (answer for pattern, answer in self._answers.items() if re.search(pattern, prompt))
-            return next(found, None)
-        if isinstance(self._answers, Sequence):
-            return self._next()
+        rule = self._rule(prompt)
+        if rule is None:
+            return None
+        if not callable(rule.source):
+            with self._lock:
+                return rule.next()
         try:
-            answer = self._answers(prompt, node)
+            answer: Any = rule.source(prompt, node)
             return None if answer is None else str(answer)
         except BaseException as error:  # the user's function may raise anything; it belongs to this node
             raise ScriptError(type(error).__name__, str(error)) from error
 
-    def _next(self) -> str | None:
-        with self._lock:
-            place = self._given
-            self._given += 1
-        return self._answers[place] if isinstance(self._answers, Sequence) and place < len(self._answers) else None
+    def _rule(self, prompt: str) -> _Rule | None:
+        return next((rule for rule in self._rules if rule.pattern is None or rule.pattern.search(prompt)), None)
 
-    def _missing(self) -> str:
-        if isinstance(self._answers, Mapping):
-            return f"(none of its {len(self._answers)} patterns is found)"
-        if isinstance(self._answers, Sequence):
-            return f"left (it was given {len(self._answers)})"
-        return "(its function returned None)"
+    def _missing(self, prompt: str) -> str:
+        rule = self._rule(prompt)
+        if rule is None:
+            return f"(none of its {len(self._rules)} patterns is found)"
+        if callable(rule.source):
+            return "(its function returned None)"
+        whose = f" for the pattern {rule.pattern.pattern!r}" if self._is_mapping and rule.pattern else ""
+        return f"left (it was given {len(rule.source)}{whose})"
 
 
-def _check_answers(answers: Answers) -> None:
-    """Raise TypeError or ValueError for answers that are no strings and patterns that are none."""
-    patterns = tuple(answers) if isinstance(answers, Mapping) else ()
-    texts = answers.values() if isinstance(answers, Mapping) else answers if isinstance(answers, Sequence) else ()
-    for text in (*patterns, *texts):
-        if not isinstance(text, str):
-            raise TypeError(f"the answers and patterns of a MockBackend are strings, not {text!r}")
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"{pattern!r} is no pattern that MockBackend can look for: {error}") from error
+class _Rule:
+    """Answers for the prompts in which a pattern is found: the same text always, texts in turn, or a function's.
+
+    Raises:
+        TypeError, ValueError: of a pattern or answers that are none.
+    """
+
+    def __init__(self, pattern: object, source: object) -> None:
+        self.pattern = _compiled(pattern)
+        self.source = _checked_source(source)
+        self._given = 0
+
+    def next(self) -> str | None:
+        """The answer that is next; None where there is none left."""
+        if isinstance(self.source, str):
+            return self.source
+        place = self._given
+        self._given += 1
+        return self.source[place] if not callable(self.source) and place < len(self.source) else None
+
+
+def _compiled(pattern: object) -> re.Pattern[str] | None:
+    """What to search prompts for; None is found in all."""
+    if not isinstance(pattern, str):
+        raise TypeError(f"the answers and patterns of a MockBackend are strings, not {pattern!r}")
+    try:
+        return re.compile(pattern) if pattern else None
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no pattern that MockBackend can look for: {error}") from error
+
+
+def _checked_source(source: object) -> str | Sequence[str] | AnswerFunction:
+    if isinstance(source, str):
+        return source
+    if isinstance(source, Sequence):
+        for text in source:
+            if not isinstance(text, str):
+                raise TypeError(f"the answers and patterns of a MockBackend are strings, not {text!r}")
+        return source
+    if callable(source):
+        return source
+    raise TypeError(
+        f"the answers and patterns of a MockBackend are strings, and an answer may be a list of strings or a function "
+        f"too, not {source!r}"
+    )
 
 
 def completion(node: Generate, answer: str, prompt_tokens: int, prompt_words: Sequence[str]) -> Completion:

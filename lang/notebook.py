@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from .segments import SEGMENT_KINDS, Segment, cut
 from .tree import ROOT_BRANCH
 
 if TYPE_CHECKING:
@@ -30,11 +31,15 @@ _STYLE = """
 .palmette .k{display:block;font-size:11px;white-space:normal}
 .palmette span,.palmette details{unicode-bidi:isolate}
 .palmette .template{opacity:.5}
-.palmette .gen,.palmette .select,.palmette .reference{border-radius:3px;padding:.05em .2em}
-.palmette .gen{background:rgba(46,160,67,.2)}
-.palmette .select{background:rgba(56,139,253,.22)}
-.palmette .reference{background:rgba(163,113,247,.2)}
-.palmette .v{font-size:11px;font-weight:600;margin-right:.4em}
+.palmette .generated,.palmette .forced,.palmette .chosen,.palmette .reused{border-radius:3px;padding:.05em 0}
+.palmette .generated{background:rgba(46,160,67,.22)}
+.palmette .forced{background:rgba(219,154,4,.28)}
+.palmette .chosen{background:rgba(163,113,247,.26)}
+.palmette .reused{background:rgba(56,139,253,.18)}
+.palmette .reference{border-bottom:1px dashed}
+.palmette .l{float:right}
+.palmette .l span{padding:.05em .4em;margin-left:.4em}
+.palmette .v{font-size:11px;font-weight:600;margin:0 .4em}
 .palmette .n{font-size:10px;margin-left:.4em}
 .palmette .failed{background:rgba(248,81,73,.16);outline:1px solid rgba(248,81,73,.6)}
 .palmette .e{font-weight:600;white-space:pre-wrap}
@@ -46,19 +51,23 @@ _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t
 _UNSHOWABLE = re.compile("[\x80-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
-def tree_html(view: TreeView) -> str:
+def tree_html(view: TreeView, summary: str = "") -> str:
     """The tree as one HTML element with its own style: no script, nothing from elsewhere, all text escaped.
 
     It reads as the program's text does: answers are coloured and carry their variable's name and token counts, the
     branches of a fork stand side by side, failed nodes show their error, long texts are folded.
+
+    Args:
+        summary: stands above it in the place of its counts.
     """
-    return "".join(_pieces(view))
+    header = _header(view.name, summary) if summary else _header(view.name, _summary(view), _LEGEND)
+    return "".join(_pieces(view, header))
 
 
-def _pieces(view: TreeView) -> Iterator[str]:
+def _pieces(view: TreeView, header: str) -> Iterator[str]:
     nodes = view.nodes[:MAX_NODES]
     nesting = _Nesting({node.id: node.branch for node in nodes})
-    yield f'<div class="palmette"><style>{_STYLE}</style>{_header(view)}<div class="b">'
+    yield f'<div class="palmette"><style>{_STYLE}</style>{header}<div class="b">'
     for node in nodes:
         yield from nesting.tags_before(node)
         yield _node_html(node)
@@ -97,7 +106,15 @@ class _Nesting:
             yield "</div>"
 
 
-def _header(view: TreeView) -> str:
+_LEGEND = "".join(f'<span class="{kind}" title="{meaning}">{kind}</span>' for kind, meaning in SEGMENT_KINDS.items())
+
+
+def _header(name: str, summary: str, legend: str = "") -> str:
+    legend = f'<small class="l">{legend}</small>' if legend else ""
+    return f"<header>{legend}<b>{_escaped(name)}</b> <small>{_escaped(summary)}</small></header>"
+
+
+def _summary(view: TreeView) -> str:
     counts = [f"{len(view.nodes)} nodes"]
     for status in ("running", "failed"):
         there = sum(node.status == status for node in view.nodes)
@@ -105,7 +122,7 @@ def _header(view: TreeView) -> str:
     counts.append(f"tokens: {view.computed} computed, {view.reused} reused, {view.forced} forced")
     if len(view.nodes) > MAX_NODES:
         counts.append(f"the first {MAX_NODES} nodes are shown")
-    return f"<header><b>{_escaped(view.name)}</b> <small>{' · '.join(counts)}</small></header>"
+    return " · ".join(counts)
 
 
 def _node_html(node: TreeNode) -> str:
@@ -113,21 +130,29 @@ def _node_html(node: TreeNode) -> str:
     if node.kind in ("fork", "join"):
         return f'<span class="k">{node.kind} {_escaped(node.label)}</span>'
     if node.kind in ("text", "template"):
-        return _text_html(node.text, node.kind, f"{node.computed} computed, {node.reused} reused", "")
+        return _text_html(node.segments, node.kind, f"{node.computed} computed, {node.reused} reused", "")
     classes = f"{node.kind} {node.status}"
     label = f'<span class="v">{_escaped(node.label or node.kind)}</span>'
-    return _text_html(node.text, classes, f"{node.kind}, {node.status}", label) + _after(node)
+    return _text_html(node.segments, classes, f"{node.kind}, {node.status}", label) + _after(node)
 
 
-def _text_html(text: str, classes: str, title: str, label: str) -> str:
-    """`text` after `label`; folded where it is long."""
-    more = f"… ({len(text) - MAX_CHARS} more characters)" if len(text) > MAX_CHARS else ""
-    body = _escaped(text[:MAX_CHARS]) + more
+def _text_html(segments: Sequence[Segment], classes: str, title: str, label: str) -> str:
+    """Text after `label`; folded where it is long."""
+    length = sum(len(text) for _, text in segments)
+    more = f"… ({length - MAX_CHARS} more characters)" if length > MAX_CHARS else ""
+    body = _coloured(cut(segments, MAX_CHARS)) + more
     attributes = f'class="{classes}" title="{title}"'
-    if len(text) <= _COLLAPSED:
+    if length <= _COLLAPSED:
         return f"<span {attributes}>{label}{body}</span>" if body or label else ""
-    beginning = f'<span class="c">{_escaped(text[:_BEGINNING])}… </span><small>{len(text)} characters</small>'
+    beginning = f'<span class="c">{_coloured(cut(segments, _BEGINNING))}… </span><small>{length} characters</small>'
     return f"<details {attributes}><summary>{label}{beginning}</summary>{body}</details>"
+
+
+def _coloured(segments: Sequence[Segment]) -> str:
+    return "".join(
+        _escaped(text) if kind == "prompt" else f'<span class="{kind}">{_escaped(text)}</span>'
+        for kind, text in segments
+    )
 
 
 def _after(node: TreeNode) -> str:

@@ -18,7 +18,8 @@ from .openai_messages import MARKS
 from .openai_request import Dialect, PrefixPolicy
 from .openai_service import Service, new_client, token_limit_name
 from .openai_session import OpenAISession
-from .openai_usage import OpenAIUsage, UsageMeter
+from .openai_usage import OpenAIUsage, Prices, UsageMeter, checked_prices
+from .state import ProgramState
 
 __all__ = ["OpenAIBackend", "OpenAIUsage"]
 
@@ -38,9 +39,9 @@ class _Server:
 class OpenAIBackend:
     """A language backend on an OpenAI service, over the official `openai` client (``pip install 'palmette[openai]'``).
 
-    One request a generation. Where the program used roles, the request is a chat completion of its messages; plain
-    text is a completion where the service has them, else one user message. A context manager; closing it ends what
-    still runs.
+    One request a generation; a program of ``@pt.function(num_api_spec_tokens=...)`` may need fewer. Where the program
+    used roles, the request is a chat completion of its messages; plain text is a completion where the service has
+    them, else one user message. A context manager; closing it ends what still runs.
 
     Constraints: a Palmette server holds answers to any grammar. Another service is held to a JSON schema, and to
     choices and patterns that a schema can say, by `response_format`; to any other grammar the model is only told of
@@ -80,9 +81,8 @@ class OpenAIBackend:
         max_open_requests: most requests at once; others wait here.
         context_length: tells programs how much the model takes; nothing is checked here.
         extra_body: further fields of every request.
-
-    Attributes:
-        usage: requests and tokens so far, as the service counts them.
+        prices: of a million tokens, such as ``{"prompt": 2.0, "completion": 8.0, "cached": 0.5}``, for `cost` and
+            `cost_of`; without "cached", cached prompt tokens cost what others do.
 
     Raises:
         EngineError: the client is not installed.
@@ -107,6 +107,7 @@ class OpenAIBackend:
         max_open_requests: int = 64,
         context_length: int | None = None,
         extra_body: Mapping[str, Any] | None = None,
+        prices: Mapping[str, float] | None = None,
     ) -> None:
         if not isinstance(model, str) or not model:
             raise ValueError(f"model must be the service's name for the model, not {model!r}")
@@ -121,10 +122,13 @@ class OpenAIBackend:
         self._model = model
         self._context_length = context_length
         self._extensions = extensions
+        self._prices = None if prices is None else checked_prices(prices)
         self._meter = UsageMeter()
+        self._metering = threading.Lock()
+        self._by_program: dict[str, UsageMeter] = {}
         self._loop = LoopThread()
         client = new_client(base_url, api_key, max_retries, timeout_s)
-        self._service = Service(client, self._meter, timeout_s=timeout_s, max_open_requests=max_open_requests)
+        self._service = Service(client, timeout_s=timeout_s, max_open_requests=max_open_requests)
         self._policy = AnswerPolicy(
             model=model,
             dialect=Dialect(extensions is True, token_limit_name(self._service.url), prefix),
@@ -146,11 +150,47 @@ class OpenAIBackend:
 
     @property
     def usage(self) -> OpenAIUsage:
+        """Of all programs so far."""
         return self._meter.total
 
-    def open(self, events: EventSink) -> OpenAISession:
+    @property
+    def usage_by_program(self) -> dict[str, OpenAIUsage]:
+        """Of all runs so far of each program, by the names of their functions."""
+        with self._metering:
+            return {name: meter.total for name, meter in self._by_program.items()}
+
+    def usage_of(self, state: ProgramState) -> OpenAIUsage:
+        """Of one run so far, or of one item of a batch.
+
+        Raises:
+            ValueError: it ran on another backend, or has not begun.
+        """
+        meter = state._execution.meter
+        if not isinstance(meter, UsageMeter) or not meter.is_part_of(self._meter):
+            raise ValueError(f"{state!r} did not run on this backend, or has not begun")
+        return meter.total
+
+    @property
+    def cost(self) -> float:
+        """What all programs have cost so far, in the currency of the prices.
+
+        Raises:
+            ValueError: the backend was given no prices.
+        """
+        return self._checked_prices().of(self.usage)
+
+    def cost_of(self, state: ProgramState) -> float:
+        """What one run has cost so far.
+
+        Raises:
+            ValueError: the backend was given no prices, or the run was not on it.
+        """
+        return self._checked_prices().of(self.usage_of(state))
+
+    def open(self, events: EventSink, *, program: str | None = None) -> OpenAISession:
         """Open an empty tree; its events come from the backend's own thread."""
-        return OpenAISession(self._loop, self._service, self._found().answerer, events)
+        meter = UsageMeter(self._meter_of(program))
+        return OpenAISession(self._loop, self._service, self._found().answerer, events, meter)
 
     def close(self) -> None:
         """End what still runs, and the connections. Calling it twice is allowed."""
@@ -166,6 +206,21 @@ class OpenAIBackend:
 
     def __repr__(self) -> str:
         return f"OpenAIBackend({self._model!r}, base_url={self._service.url!r})"
+
+    def _checked_prices(self) -> Prices:
+        if self._prices is None:
+            raise ValueError(
+                "the backend was given no prices: OpenAIBackend(..., prices={'prompt': ..., 'completion': ...}), of a "
+                "million tokens each"
+            )
+        return self._prices
+
+    def _meter_of(self, program: str | None) -> UsageMeter:
+        with self._metering:
+            name = program or ""
+            if name not in self._by_program:
+                self._by_program[name] = UsageMeter(self._meter)
+            return self._by_program[name]
 
     def _found(self) -> _Server:
         """What the service is: asked once, by whoever comes first."""

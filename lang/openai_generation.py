@@ -28,10 +28,10 @@ from palmette.runtime.sampling_params import SamplingParams
 
 from .openai_completion import completion_of, shared_counts
 from .openai_errors import ServiceError, is_broken_stream, is_refusal
-from .openai_grammar import Held, asked, by_extensions, by_schema
+from .openai_grammar import Held, asked, by_extensions, by_schema, mismatch
 from .openai_messages import Prompt, prompt_of
 from .openai_replies import Answer, Counts, Endpoint, Piece, Reply
-from .openai_request import Dialect, chat_fields, sampling_fields
+from .openai_request import Dialect, chat_fields, sampling_fields, with_other_seed
 from .openai_scores import choice_scores, score_prompts
 from .openai_service import Service, lacks
 from .tree_walk import Step
@@ -63,6 +63,17 @@ class Answerer:
     def __init__(self, service: Service, policy: AnswerPolicy) -> None:
         self._service = service
         self._policy = policy
+
+    @property
+    def attempts(self) -> int:
+        """How often an answer that is not as it has to be is asked for."""
+        return self._policy.grammar_attempts
+
+    def writes_whole_message(self, prompt: Prompt) -> bool:
+        """Whether the answer is a message of its own, whatever the program has put into it before."""
+        dialect = self._policy.dialect
+        continues = dialect.extensions or dialect.prefix != "refuse"
+        return prompt.open_role == "assistant" and not continues
 
     def prompt(self, steps: Sequence[Step]) -> Prompt:
         """The prompt that these nodes make.
@@ -155,7 +166,7 @@ class Answerer:
         completions: list[Completion] = []
         for attempt in range(1 if held is None or held.trusted else self._policy.grammar_attempts):
             missing = node.n - len(completions)
-            body = self._body(node, prompt, endpoint, held, missing, attempt)
+            body = self._body(with_other_seed(node, attempt), prompt, endpoint, held, missing)
             streams = node.stream and attempt == 0 and self._may_stream(node.params, held)
             tags = THINK_TAGS if self._policy.reasoning == "keep" and held is None else None
             begin = partial(_new_answers, missing, tags)
@@ -173,20 +184,15 @@ class Answerer:
             if shown:
                 break
         assert held is not None  # without a grammar every answer is taken
-        raise _mismatch(held, answers, attempt + 1)
+        raise mismatch(held, answers, attempt + 1)
 
-    def _body(
-        self, node: Generate, prompt: Prompt, endpoint: Endpoint, held: Held | None, n: int, attempt: int
-    ) -> dict[str, object]:
+    def _body(self, node: Generate, prompt: Prompt, endpoint: Endpoint, held: Held | None, n: int) -> dict[str, object]:
         policy = self._policy
         if endpoint == "/completions":
             fields: dict[str, object] = {"prompt": prompt.text}
         else:
             fields = chat_fields(prompt, policy.dialect, "" if held is None else held.instruction)
-        params = node.params
-        if attempt and params.seed is not None:
-            params = msgspec.structs.replace(params, seed=(params.seed + attempt) % (1 << 63))
-        fields |= sampling_fields(params, policy.dialect, endpoint)
+        fields |= sampling_fields(node.params, policy.dialect, endpoint)
         fields |= {} if held is None else held.fields
         return {"model": policy.model, **fields, **({"n": n} if n > 1 else {}), **policy.extra_body}
 
@@ -211,6 +217,7 @@ class Answerer:
             self._take(reply, answers)
             return self._whole(answers), reply.counts or Counts(), False
         for attempt in range(self._service.max_retries + 1):
+            await self._service.wait_before(attempt)
             answers, counts, shown = begin(), Counts(), False
             try:
                 async for reply in self._service.stream(endpoint, body):
@@ -291,17 +298,3 @@ class Answerer:
 
 def _new_answers(count: int, tags: tuple[str, str] | None) -> list[Answer]:
     return [Answer(tags) for _ in range(count)]
-
-
-def _mismatch(held: Held, answers: list[Answer], attempts: int) -> ServiceError:
-    """No answer matched, however often it was asked for."""
-    last = answers[-1]
-    cut = "; it was cut off, and a larger max_tokens lets it end" if last.finish == "length" else ""
-    grammar = held.grammar
-    source = grammar.source if len(grammar.source) <= 200 else f"{grammar.source[:200]}..."
-    return ServiceError(
-        "GrammarError",
-        f"after {attempts} attempt(s) no answer matched the {grammar.kind} {source}; the last was "
-        f"{last.text[-200:]!r}{cut}. This service does not hold answers to such a grammar; say in the prompt what is "
-        "wanted, raise grammar_attempts, or run the program on an engine, which holds them to any grammar",
-    )

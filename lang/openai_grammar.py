@@ -17,6 +17,7 @@ from palmette.constrained.grammar import Grammar
 from palmette.constrained.json_options import options_of, options_text
 from palmette.constrained.whole_match import matches
 
+from .openai_errors import ServiceError
 from .openai_replies import Answer, Endpoint
 
 _KEY = "answer"
@@ -113,6 +114,20 @@ def _extension_fields(grammar: Grammar, endpoint: Endpoint) -> dict[str, object]
         named = {"name": "answer", "schema": source, "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": named}}
     return {"grammar": {"kind": grammar.kind, "source": grammar.source, "options": grammar.options}}
+
+
+def mismatch(held: Held, answers: list[Answer], attempts: int) -> ServiceError:
+    """The error of a generation of which no answer matched, however often it was asked for."""
+    last = answers[-1]
+    cut = "; it was cut off, and a larger max_tokens lets it end" if last.finish == "length" else ""
+    grammar = held.grammar
+    source = grammar.source if len(grammar.source) <= 200 else f"{grammar.source[:200]}..."
+    return ServiceError(
+        "GrammarError",
+        f"after {attempts} attempt(s) no answer matched the {grammar.kind} {source}; the last was "
+        f"{last.text[-200:]!r}{cut}. This service does not hold answers to such a grammar; say in the prompt what is "
+        "wanted, raise grammar_attempts, or run the program on an engine, which holds them to any grammar",
+    )
 
 
 _INSTRUCTIONS = {

@@ -50,12 +50,14 @@ class Prompt:
         messages: the closed messages where it used some.
         open_role: of the message that the answer is in; None: of none.
         prefix: what that message says already.
+        expected: what the model is to begin that message with by itself, as the service cannot be given it.
     """
 
     text: str = ""
     messages: tuple[Message, ...] = ()
     open_role: Role | None = None
     prefix: str = ""
+    expected: str = ""
 
     @property
     def has_roles(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from palmette.runtime.errors import RequestError
+from palmette.runtime.program import Generate
 from palmette.runtime.sampling_params import SamplingParams
 
 from .openai_messages import Message, Prompt
@@ -62,13 +63,23 @@ def chat_fields(prompt: Prompt, dialect: Dialect, instruction: str = "") -> dict
     fields: dict[str, object] = {}
     if continues and prompt.open_role is not None:
         messages.append(Message(prompt.open_role, prompt.prefix))
+        if prompt.open_role != "assistant" and dialect.prefix != "send":
+            raise RequestError(_cannot_continue(prompt))
         if dialect.extensions:
             fields = {"continue_final_message": True, "add_generation_prompt": False}
-        elif dialect.prefix == "refuse" or (dialect.prefix == "ask" and prompt.open_role != "assistant"):
+        elif dialect.prefix == "refuse":
             raise RequestError(_cannot_continue(prompt))
         elif dialect.prefix == "ask":
             messages.append(Message("user", _CONTINUE))
     return {"messages": [{"role": each.role, "content": each.content} for each in messages], **fields}
+
+
+def with_other_seed(node: Generate, attempt: int) -> Generate:
+    """The node as it is asked for once more: with the same seed the same answer would come."""
+    if not attempt or node.params.seed is None:
+        return node
+    params = msgspec.structs.replace(node.params, seed=(node.params.seed + attempt) % (1 << 63))
+    return msgspec.structs.replace(node, params=params)
 
 
 def sampling_fields(params: SamplingParams, dialect: Dialect, endpoint: Endpoint) -> dict[str, object]:

@@ -11,26 +11,41 @@ from palmette.runtime.program import Event, Generate, Generated, Node, Select, S
 from .backend import EventSink
 from .openai_errors import failure_of
 from .openai_generation import Answerer
+from .openai_lines import LineAnswerer
 from .openai_loop import LoopThread
 from .openai_service import Service
-from .tree_walk import TreeWalk
+from .openai_usage import METER, UsageMeter
+from .session_clock import SessionClock
+from .tree_walk import Step, TreeWalk
 
 
 class OpenAISession:
     """A program's request tree; each generation becomes a request when its prompt is known.
 
     All work is done on the loop's thread.
+
+    Attributes:
+        meter: what the program uses.
     """
 
-    def __init__(self, loop: LoopThread, service: Service, answerer: Answerer, events: EventSink) -> None:
+    def __init__(
+        self, loop: LoopThread, service: Service, answerer: Answerer, events: EventSink, meter: UsageMeter
+    ) -> None:
+        self.meter = meter
         self._loop = loop
         self._service = service
         self._answerer = answerer
+        self._lines: LineAnswerer | None = None
         self._events = events
         self._walk = TreeWalk(self._begin, self._report)
+        self._clock = SessionClock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = threading.RLock()  # held while an event is delivered, so that close() waits for it
         self._closed = False
+
+    def speculate(self, tokens: int) -> None:
+        """Let an answer of up to so many tokens hold those of several generations. Called before the first extend."""
+        self._lines = LineAnswerer(self._answerer, tokens)
 
     def extend(self, nodes: Sequence[Node]) -> None:
         taken = tuple(nodes)
@@ -52,18 +67,20 @@ class OpenAISession:
             self._walk.add(nodes)
 
     def _begin(self, node: Generate | Select) -> None:
+        self._clock.begin(node.id)
         task = asyncio.get_running_loop().create_task(self._answer(node))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, node: Generate | Select) -> None:
+        METER.set(self.meter)
         try:
-            prompt = self._answerer.prompt(self._walk.path(node))
+            steps = self._walk.path(node)
             if isinstance(node, Select):
-                selected = await self._answerer.select(node, prompt)
+                selected = await self._answerer.select(node, self._answerer.prompt(steps))
                 self._finish(selected, node.choices[selected.choice])
             else:
-                generated = await self._answerer.generate(node, prompt, self._report)
+                generated = await self._generate(node, steps)
                 self._finish(generated, generated.completions[0].text)
         except asyncio.CancelledError:
             if not self._closed:  # the backend was closed under the program
@@ -71,6 +88,11 @@ class OpenAISession:
             raise
         except Exception as error:  # whatever a request may raise belongs to this node
             self._fail(node, *failure_of(error, self._service.url, self._service.timeout_s))
+
+    async def _generate(self, node: Generate, steps: Sequence[Step]) -> Generated:
+        if self._lines is None:
+            return await self._answerer.generate(node, self._answerer.prompt(steps), self._report)
+        return await self._lines.generate(node, steps, self._walk.line_after(node), self._report)
 
     def _finish(self, event: Generated | Selected, text: str) -> None:
         self._report(event)
@@ -82,4 +104,4 @@ class OpenAISession:
     def _report(self, event: Event) -> None:
         with self._open:
             if not self._closed:
-                self._events(event)
+                self._events(self._clock.timed(event))

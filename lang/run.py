@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -68,6 +68,18 @@ class Run:
         with contextlib.suppress(BaseException):
             await self.run_on_loop()
         return self.state
+
+    @property
+    def place(self) -> int:
+        """The place of a batch's item."""
+        if self.state.place is None:
+            raise AssertionError("this run is of no batch")
+        return self.state.place
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The function's own arguments by name, as they were given."""
+        return self._call.arguments
 
     @property
     def _execution(self) -> Execution:

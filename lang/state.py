@@ -19,6 +19,7 @@ from .state_group import ProgramStateGroup
 from .text_cursor import wait_async
 from .text_reading import GrowingValue, TextReading
 from .tool import Tool
+from .trace import RunTrace
 from .tree_view import TreeView
 from .variables import FixedVariable, Variable, meta_info_of, nodes_of, text_of, value_of
 
@@ -34,7 +35,12 @@ class ProgramState:
     The state that `Function.run` returns is read in the same way. While the program still runs (`Function.stream`),
     reads from outside wait for what the program has yet to append. So do threads that a streamed program starts itself;
     those of `forks.map` read as the program does.
+
+    Attributes:
+        place: in a batch, the item's place among the items, from 0; None elsewhere, and in branches.
     """
+
+    place: int | None = None
 
     def __init__(self, execution: Execution, interpreter: Interpreter) -> None:
         self._execution = execution
@@ -69,19 +75,20 @@ class ProgramState:
         """As ``s[name]``, to be awaited."""
         variable = await wait_async(self._execution, lambda: self._find(name))
         await self._wait_for(nodes_of(variable))
-        return self[name]
+        with self._execution.changed:
+            return value_of(variable, self._execution.tree)
 
     async def ready(self) -> None:
         """Wait until all that was appended to this branch is known, so that reading it waits no more."""
         with self._execution.changed:
             node_ids = self._interpreter.nodes()
-        await self._wait_for(node_ids)
+        await wait_async(self._execution, self._execution.settled(node_ids))
 
     def sync(self) -> None:
         """As `ready`, without asyncio."""
         with self._execution.changed:
             node_ids = self._interpreter.nodes()
-        self._execution.wait_for_nodes(node_ids)
+        self._execution.wait(self._execution.settled(node_ids))
 
     async def _wait_for(self, node_ids: Iterable[int]) -> None:
         await wait_async(self._execution, self._execution.all_done(node_ids))
@@ -384,6 +391,10 @@ class ProgramState:
     def tree(self) -> TreeView:
         """The program's request tree as it is now: print it, or look into its nodes."""
         return self._execution.view()
+
+    def trace(self) -> RunTrace:
+        """The run so far with its timings and tokens, to save for a trace viewer or as a page."""
+        return self._execution.trace()
 
     def _repr_html_(self) -> str:
         """The request tree, for notebooks."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
 
 from .errors import ProgramError
@@ -99,7 +98,7 @@ class ProgramStateGroup(Sequence["ProgramState"]):
         if inspect.iscoroutinefunction(function):
             return self._map_async(function, calls)
         self._parent._execution.check_may_wait("give forks.map() an async def function and await it")
-        with ThreadPoolExecutor(min(MAX_THREADS, len(calls)), thread_name_prefix="palmette-branch") as threads:
+        with self._parent._execution.branch_threads(min(MAX_THREADS, len(calls))) as threads:
             futures = [threads.submit(self._run_branch, function, call) for call in calls]
         return [_result(place, future.exception(), future.result) for place, future in enumerate(futures)]
 

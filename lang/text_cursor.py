@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -76,21 +77,35 @@ class TextCursor:
 
 async def wait_async(execution: Execution, poll: Callable[[], Value | None]) -> Value:
     """As `Execution.wait`, for asyncio: what `poll` returns once it is not None."""
-    loop = asyncio.get_running_loop()
+    with execution.changed:
+        value = poll()
+    if value is not None:
+        return value
+    loop, thread = asyncio.get_running_loop(), threading.get_ident()
     changed = asyncio.Event()
+    woken = False  # changes under the execution's lock; the loop is woken once for all changes until it looks
 
     def wake() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(changed.set)
+        nonlocal woken
+        if woken:
+            return
+        woken = True
+        if threading.get_ident() == thread:
+            changed.set()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(changed.set)
 
     execution.listen(wake)
     try:
         while True:
             changed.clear()
             with execution.changed:
+                woken = False
                 value = poll()
             if value is not None:
                 return value
+            execution.about_to_wait()
             execution.flush()
             await changed.wait()
     finally:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -16,9 +16,8 @@ import msgspec
 from .annotations import shape_of
 from .docstring import docstring_of
 from .errors import ToolError
-from .shapes import ConstantsShape, Definitions, DescribedShape, Member, RecordShape, Schema, Shape, document
+from .shapes import DescribedShape, Member, RecordShape, Schema, document
 from .type_hints import hints_of
-from .types import JsonAnswer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,7 +56,7 @@ class Tool(Generic[P, R]):
     @property
     def is_async(self) -> bool:
         """Whether calling it gives a coroutine."""
-        return inspect.iscoroutinefunction(self.function)
+        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(type(self.function).__call__)
 
     @property
     def parameters(self) -> Schema:
@@ -142,7 +141,10 @@ def tool(function: Any = None, /, *, name: str | None = None, description: str |
     """Make a typed function, async or not, callable by a model. Use it as ``@tool`` or ``@tool(name=...)``.
 
     The parameters' types are those of `answer_type`; parameters without a default are required. What a parameter is for
-    may be said in the docstring's ``Args:`` or as ``Annotated[str, "..."]``.
+    may be said in the docstring, in the style of Google, NumPy or reST, or as ``Annotated[str, "..."]``.
+
+    Bound methods are tools as well: ``tool(shop.find)``. What a model shall not see is given by `functools.partial`:
+    ``tool(partial(find, database=database))``.
 
     Args:
         name: what the model calls it; the function's name by default. 1 to 64 letters, digits, ``_`` and ``-``.
@@ -156,12 +158,13 @@ def tool(function: Any = None, /, *, name: str | None = None, description: str |
         return functools.partial(tool, name=name, description=description)
     if not callable(function):
         raise ToolError(f"a tool must be a function, not {function!r}")
-    named = name if name is not None else getattr(function, "__name__", type(function).__name__)
+    source = _source_of(function)
+    named = name if name is not None else getattr(source, "__name__", type(source).__name__)
     if not _NAME.fullmatch(named):
         raise ToolError(f"the name of a tool must be 1 to 64 ASCII letters, digits, '_' or '-', not {named!r}")
-    doc = docstring_of(function)
-    parameters = inspect.signature(function).parameters.values()
-    hints = _hints(function, named)
+    doc = docstring_of(source)
+    parameters = _parameters_of(function)
+    hints = _hints(source, named)
     members = tuple(_member(parameter, hints, doc.parameters, named) for parameter in parameters)
     given = {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
     return Tool(
@@ -175,77 +178,17 @@ def tool(function: Any = None, /, *, name: str | None = None, description: str |
     )
 
 
-def tool_call_type(tools: Iterable[Tool[..., Any]]) -> JsonAnswer:
-    """Answers that call one of `tools`: ``{"name": ..., "arguments": {...}}``, read as a `ToolCall`.
-
-    Raises:
-        ToolError: `tools` is empty, holds something else, or two of one name.
-    """
-    return _call_type(_checked(tools))
+def _source_of(function: Any) -> Any:
+    """What has the name, the docstring and the annotations of a function, method, partial or callable object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
-def tools_prompt(tools: Iterable[Tool[..., Any]]) -> str:
-    """What a model must know to call `tools`, as plain text, for chat templates that take no tools.
-
-    Raises:
-        ToolError: as `tool_call_type`.
-    """
-    described = "\n\n".join(map(_description, _checked(tools)))
-    return (
-        f"You can call these tools:\n\n{described}\n\n"
-        "To call a tool, write one line of JSON and nothing else, its arguments by name:\n"
-        '{"name": "the tool\'s name", "arguments": {...}}'
-    )
-
-
-def _description(described: Tool[..., Any]) -> str:
-    lines = [described.signature, described.description, f"Schema of the arguments: {json.dumps(described.parameters)}"]
-    return "\n    ".join(line for line in lines if line)
-
-
-@functools.lru_cache(maxsize=256)
-def _call_type(tools: tuple[Tool[..., Any], ...]) -> JsonAnswer:
-    return JsonAnswer.of(_CallShape("a tool call", {offered.name: _call_record(offered) for offered in tools}))
-
-
-def _call_record(called: Tool[..., Any]) -> RecordShape:
-    name = ConstantsShape("name", ((called.name, called.name),))
-    members = (Member("name", None, name, True), Member("arguments", "arguments", called.arguments, True))
-    return RecordShape(f"a call of {called.name}", members, functools.partial(ToolCall, called))
-
-
-@dataclass(frozen=True, slots=True)
-class _CallShape(Shape):
-    """A call of one of several tools. `calls` has the shape of each tool's calls by its name."""
-
-    name: str
-    calls: Mapping[str, RecordShape]
-
-    def schema(self, definitions: Definitions) -> Schema:
-        return {"anyOf": [call.schema(definitions) for call in self.calls.values()]}
-
-    def read(self, value: Any, where: str) -> Any:
-        name = value.get("name") if isinstance(value, dict) else None
-        call = self.calls.get(name) if isinstance(name, str) else None
-        if call is None:
-            raise ValueError(f"{where}: expected a call of one of {', '.join(self.calls)}, not {value!r:.100}")
-        return call.read(value, where)
-
-
-def _checked(tools: Iterable[Tool[..., Any]]) -> tuple[Tool[..., Any], ...]:
-    offered = tuple(tools) if isinstance(tools, Iterable) else ()
-    if not offered:
-        raise ToolError(f"tools must be a non-empty list of functions made tools by @pt.tool, not {tools!r}")
-    for item in offered:
-        if not isinstance(item, Tool):
-            raise ToolError(f"{item!r} is no tool: decorate the function with @pt.tool")
-    names = [item.name for item in offered]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ToolError(
-            f"tools must have distinct names, but these come twice: {', '.join(twice)}; use @pt.tool(name=...)"
-        )
-    return offered
+def _parameters_of(function: Any) -> list[inspect.Parameter]:
+    """The parameters that the model may give: not those that a partial has given already."""
+    given = function.keywords if isinstance(function, functools.partial) else {}
+    return [each for each in inspect.signature(function).parameters.values() if each.name not in given]
 
 
 def _member(
@@ -255,7 +198,8 @@ def _member(
     if parameter.kind in _REFUSED_KINDS:
         raise ToolError(f"{place} {_REFUSED_KINDS[parameter.kind]}; a tool needs parameters with names and types")
     if parameter.name not in hints:
-        raise ToolError(f"{place} has no type; annotate it, such as {parameter.name}: str")
+        method = "; of a method, make the bound one a tool: pt.tool(thing.method)" if parameter.name == "self" else ""
+        raise ToolError(f"{place} has no type; annotate it, such as {parameter.name}: str{method}")
     shape = shape_of(hints[parameter.name], place)
     description = descriptions.get(parameter.name)
     if description and not isinstance(shape, DescribedShape):
@@ -264,8 +208,11 @@ def _member(
 
 
 def _hints(function: Any, tool_name: str) -> dict[str, Any]:
+    annotated = inspect.unwrap(function)
+    if not isinstance(annotated, type) and not hasattr(annotated, "__annotations__"):
+        annotated = type(annotated).__call__  # an object that can be called
     try:
-        return hints_of(inspect.unwrap(function), function)
+        return hints_of(annotated, function)
     except TypeError as error:
         raise ToolError(f"{tool_name}() {error}") from error
 

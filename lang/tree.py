@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from palmette.constrained.errors import PalmetteError
 from palmette.runtime.program import (
     Delta,
@@ -38,10 +40,12 @@ class NodeRecord:
         name: the variable it sets, if any.
         answers: the text so far of each of its answers, in pieces that join to it.
         done: its text is complete, or will never come.
-        result: the event that ended it well.
+        result: the event that ended it well, without its usage, which is counted in the nodes' records.
         failure: the error that ended it otherwise.
         values: what was read from its answers, by the variable that was read: each is built once.
         computed, reused, forced: tokens of this node's text, summed over all requests that went through it.
+        tokens: of its text in one request's prompt, as far as one said so.
+        first_computed: most of them that one request computed: the cache had the others before the program came.
     """
 
     node: Node
@@ -56,6 +60,8 @@ class NodeRecord:
     computed: int = 0
     reused: int = 0
     forced: int = 0
+    tokens: int = 0
+    first_computed: int = 0
 
     @property
     def text(self) -> str:
@@ -175,15 +181,28 @@ class ProgramTree:
     def _finish(self, record: NodeRecord, event: Generated | Selected, *texts: str) -> None:
         for pieces, text in zip(record.answers, texts, strict=True):
             pieces.append(text[sum(map(len, pieces)) :])
-        record.result = event
+        record.result = msgspec.structs.replace(event, usage=())  # it names all nodes above, and is counted here
         record.done = True
         self.unfinished -= 1
-        for usage in event.usage:
-            counted = self.records[usage.node]
-            counted.computed += usage.computed
-            counted.reused += usage.reused
-            counted.forced += usage.forced
+        self._count(event)
         self._settle_references(record.node.id)
+
+    def _count(self, event: Generated | Selected) -> None:
+        """Add an event's usage to its nodes. Of a long branch it names hundreds, so this is written to be quick."""
+        requests = _requests_of(event)
+        records = self.records
+        for usage in event.usage:
+            counted = records[usage.node]
+            computed, reused = usage.computed, usage.reused
+            counted.reused += reused
+            tokens = computed + reused if requests == 1 else round((computed + reused) / requests)
+            if tokens > counted.tokens:
+                counted.tokens = tokens
+            if usage.forced:
+                counted.forced += usage.forced
+            if computed:
+                counted.computed += computed
+                counted.first_computed = max(counted.first_computed, min(computed, counted.tokens))
 
     def _settle_references(self, source_id: int) -> None:
         """End the references to a node, and those to them, if it is done."""
@@ -210,6 +229,15 @@ class ProgramTree:
     def _failed_first(self, record: NodeRecord) -> NodeRecord:
         """The failed node nearest to the root on the record's path: what failed after it only follows from it."""
         return [above for above in self.path(record.node.id) if above.failure is not None][-1]
+
+
+def _requests_of(event: Generated | Selected) -> int:
+    """How many requests the usage of an event is summed over: all of them had the whole prompt."""
+    if isinstance(event, Generated) and len(event.completions) == 1:
+        return 1
+    summed = sum(usage.computed + usage.reused for usage in event.usage if usage.node != event.node)
+    prompt = event.prompt_tokens if isinstance(event, Selected) else event.completions[0].prompt_tokens
+    return max(1, round(summed / prompt)) if prompt else 1
 
 
 def _choices(node: Node) -> tuple[str, ...]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from palmette.runtime.program import Fork, Generate, Join, Node, Reference, Select, Text
+from palmette.runtime.program import Fork, Generate, Generated, Join, Node, Reference, Select, Text
 
 from .notebook import tree_html
+from .segments import Segment, answer_segments, given_segments, reused_length
 from .tree import ROOT_BRANCH, NodeRecord, ProgramTree
+from .tree_print import Shown, rendered
 
 if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
-
-PLAIN_WIDTH = 100
-_CUT = 200  # characters of a node's text that a view keeps to show; a terminal shows fewer
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +28,12 @@ class TreeNode:
         kind: text, template, gen, select, reference, fork or join.
         label: the variable's name, or the number of branches.
         text: the node's text so far.
-        status: done, running or failed.
+        status: done, running or failed; planned in a program that is only compiled.
         computed, reused, forced: tokens of the node, summed over all requests that went through it.
         elapsed_ms: from when it could start to its end; None for nodes that take no time of their own.
         error: of a failed node: the kind of error, and what it says.
+        reused_chars: of a text: about so many of its first characters were in the radix cache before the program came.
+        forced_ranges: of a gen: the characters that its grammar forced, as (begin, end) in order.
     """
 
     id: int
@@ -50,10 +49,21 @@ class TreeNode:
     forced: int
     elapsed_ms: float | None
     error: str | None = None
+    reused_chars: int = 0
+    forced_ranges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The text in parts of one kind each: prompt, reused, generated, forced or chosen."""
+        if self.kind == "gen":
+            return answer_segments(self.text, self.forced_ranges)
+        if self.kind == "select":
+            return (Segment("chosen", self.text),) if self.text else ()
+        return given_segments(self.text, self.reused_chars)
 
 
 @dataclass(frozen=True, slots=True)
-class TreeView:
+class TreeView(Shown):
     """All nodes of a program in the order to print them: a fork's branches stand below it, indented.
 
     Tokens are those that requests have computed, found in the radix cache, or were forced to take by their grammar. A
@@ -75,42 +85,13 @@ class TreeView:
     def forced(self) -> int:
         return sum(node.forced for node in self.nodes)
 
-    def __str__(self) -> str:
-        """The tree as plain text, at most 100 columns wide."""
-        from rich.console import Console
-
-        console = Console(file=io.StringIO(), width=PLAIN_WIDTH, color_system=None, legacy_windows=False)
-        with console.capture() as capture:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
     def _repr_html_(self) -> str:
         """The tree for notebooks."""
         return tree_html(self)
 
-    def __rich__(self) -> Group:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The tree for `rich.print`, as wide as the terminal."""
-        from rich.console import Group
-        from rich.text import Text as Line
-
-        totals = f"{self.name}  {len(self.nodes)} nodes, tokens: {self.computed} computed, {self.reused} reused, "
-        return Group(Line(f"{totals}{self.forced} forced", style="bold"), self._table())
-
-    def _table(self) -> Table:
-        from rich.table import Table
-        from rich.text import Text as Line
-
-        table = Table(box=None, padding=(0, 1), pad_edge=False, expand=True, header_style="dim")
-        table.add_column("node", no_wrap=True, overflow="ellipsis", ratio=1)
-        for title in ("computed", "reused", "forced", "ms"):
-            table.add_column(title, justify="right", no_wrap=True)
-        for node in self.nodes:
-            cell = Line(node.guide, style="dim").append(_describe(node), style=_STYLES.get(node.kind, ""))
-            table.add_row(cell, *(Line(number) for number in _numbers(node)))
-        return table
-
-
-_STYLES = {"gen": "green", "select": "cyan", "fork": "bold", "join": "bold", "template": "dim"}
+        yield from rendered(self, legend=console.color_system is not None and not console.no_color)
 
 
 @dataclass(slots=True)
@@ -167,7 +148,15 @@ def _tree_node(record: NodeRecord, guide: str) -> TreeNode:
         forced=record.forced,
         elapsed_ms=1000 * record.result.elapsed_s if record.result else None,
         error=f"{type(record.failure).__name__}: {record.failure}" if record.failure else None,
+        reused_chars=_reused_chars(record),
+        forced_ranges=record.result.completions[0].forced_ranges if isinstance(record.result, Generated) else (),
     )
+
+
+def _reused_chars(record: NodeRecord) -> int:
+    if isinstance(record.node, Generate | Select):
+        return 0
+    return reused_length(record.text, record.tokens - record.first_computed, record.tokens)
 
 
 _KINDS = {Generate: "gen", Select: "select", Fork: "fork", Join: "join", Reference: "reference"}
@@ -186,21 +175,3 @@ def _label(record: NodeRecord) -> str:
     if isinstance(node, Join):
         return str(len(node.ends))
     return record.name or ""
-
-
-def _describe(node: TreeNode) -> str:
-    """Kind, label and text in one line; line breaks and quotes in the text are escaped."""
-    head = f"{node.kind} {node.label}".rstrip()
-    if node.kind in ("fork", "join"):
-        return head
-    text = node.text if len(node.text) <= _CUT else f"{node.text[:_CUT]}…"
-    state = "" if node.status == "done" else f"  ({node.status})"
-    return f"{head}  {text!r}{state}"
-
-
-def _numbers(node: TreeNode) -> tuple[str, str, str, str]:
-    """The four columns of numbers; empty where a node cannot have them."""
-    if node.kind in ("fork", "join"):
-        return ("", "", "", "")
-    elapsed = "" if node.elapsed_ms is None else f"{node.elapsed_ms:.1f}"
-    return (str(node.computed), str(node.reused), str(node.forced) if node.kind == "gen" else "", elapsed)

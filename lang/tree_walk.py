@@ -28,6 +28,7 @@ class _Place:
     begun: bool = False
     text: str | None = None
     failure: Failed | None = None
+    step: Step | None = None  # made when it is first asked for, as every later node of the branch asks again
 
 
 class TreeWalk:
@@ -76,20 +77,39 @@ class TreeWalk:
         parent = node.parent
         while parent is not None:
             place = self._places[parent]
-            steps.append(Step(place.node, place.text or ""))
+            step = place.step
+            if step is None:
+                step = place.step = Step(place.node, place.text or "")
+            steps.append(step)
             parent = place.node.parent
         return steps[::-1]
 
+    def line_after(self, node: Node) -> list[Text | Generate]:
+        """The texts and generations that follow a node one after the other, as far as they are known.
+
+        The line ends where the branch forks, where anything else stands, and where a role begins or ends.
+        """
+        line: list[Text | Generate] = []
+        while True:
+            after = [each.node for each in self._places[node.id].followers if each.node.parent == node.id]
+            if len(after) != 1 or not isinstance(after[0], Text | Generate):
+                return line
+            node = after[0]
+            if isinstance(node, Text) and node.template:
+                return line
+            line.append(node)
+
     def _check(self, nodes: Sequence[Node]) -> None:
-        known = set(self._places)
+        known = self._places
+        new: set[int] = set()
         for node in nodes:
-            if node.id in known or node.id < 0:
+            if node.id in known or node.id in new or node.id < 0:
                 raise RequestError(f"a node has the id {node.id}, which is taken or negative; ids count up from 0")
             needed = [node.parent, node.source if isinstance(node, Reference) else None]
-            unknown = [other for other in needed if other is not None and other not in known]
+            unknown = [other for other in needed if other is not None and other not in known and other not in new]
             if unknown:
                 raise RequestError(f"node {node.id} continues or refers to node {unknown[0]}, which does not exist")
-            known.add(node.id)
+            new.add(node.id)
 
     def _awaited(self, node: Node) -> tuple[_Place, ...]:
         parent = () if node.parent is None else (self._places[node.parent],)

@@ -154,4 +154,5 @@ def _select_info(result: Selected) -> dict[str, Any]:
         "prompt_tokens": result.prompt_tokens,
         "cached_tokens": result.cached_tokens,
         "elapsed_s": result.elapsed_s,
+        "timings": result.timings,
     }

@@ -11,6 +11,9 @@ from .request import Request
 EXPECTED_OUTPUT_LIMIT = 4096
 """Most output tokens that are planned for one request, however large its max_tokens."""
 
+SMALL = 8
+"""A program that takes this part of the room there is begins whatever is promised to others."""
+
 
 class OutputEstimate:
     """How much of its allowed output a request is expected to use.
@@ -86,13 +89,25 @@ class AdmissionBudget:
     def fits(self, request: Request) -> bool:
         """Whether there are pages for a request whose cached prefix is locked already."""
         if self._alone:
-            return self._memory.pages_needed(request, request.end) <= self._memory.available_pages
-        return self._expected_pages(request) + self._reserved <= self._memory.available_pages
+            return self._memory.make_available(self._memory.pages_needed(request, request.end))
+        memory, expected = self._memory, self._expected_pages(request)
+        if request.goes_on:
+            return memory.make_available(self._reserved + expected, after=request.program)
+        return self._is_small(request) or memory.make_spare(self._reserved + expected)
+
+    def _is_small(self, request: Request) -> bool:
+        """Whether its whole program is known to take so little of the room there is that nobody will miss it."""
+        if request.program is not None and not request.program.kind.room.count:
+            return False
+        pages = max(self._expected_pages(request), self._memory.usual_pages(request))
+        return self._reserved + SMALL * pages <= self._memory.available_pages
 
     def take(self, request: Request) -> int:
         """Admit the request; returns how many tokens of it the step computes."""
         count = min(request.remaining, self.tokens)
-        self._reserved += self._expected_pages(request)
+        pages = self._expected_pages(request)
+        self._memory.expect(request, pages)
+        self._reserved += pages
         self._alone = False
         self.tokens -= count
         self.slots -= 1

@@ -1,24 +1,30 @@
 """Whose turn it is, and when a waiting request may no longer be passed over.
 
 **Turns.** A request's turn comes in the order of arrival, where a level of priority counts as having come
-`PRIORITY_S` earlier. Policies admit requests out of turn, to use what is cached. A waiting request is *passed over*
-when one whose turn comes later begins to run. Where memory runs short, the running request whose turn comes last gives
-its pages back and waits again.
+`PRIORITY_S` earlier. A later call of a program that has begun counts as having come `HEAD_START_S` before the program
+did, but no more than twice that before the call itself: what has begun goes on before anything else begins. Policies
+admit requests out of turn, to use what is cached and to end programs soon. A waiting request is *passed over* when one
+whose turn comes later begins to run. Where memory runs short, the running request whose turn comes last gives its pages
+back and waits again.
 
 **The bound.** From `max_wait_s` after a request was first passed over it is *aged*, and no request whose turn comes
-later begins before it: aged requests go first, in turn, and while the first of them does not fit nothing is admitted.
-There is one exception: where a running request is just computing a prefix of it, it lets others go first until that is
-done, once. (If it began at once it would compute that prefix itself, and others would begin beside it.) So it waits no
-longer than
+later begins before it: aged requests go first, in turn, and while the first of them does not fit nothing is admitted
+but later calls of programs whose turn comes before. There is one exception: where a running request is just computing
+a prefix of it, it lets others go first until that is done, once. (If it began at once it would compute that prefix
+itself, and others would begin beside it.) So it waits no longer than
 
-- the work ahead of it when it came takes: what ran then, and what waited whose turn came before,
+- the work ahead of it takes: what ran when it came, what waited whose turn came before, and the later calls whose turn
+  does. Those are of programs that came no more than `HEAD_START_S` after it and began before it did, and they come in
+  the first `2 * HEAD_START_S` after it,
 - `max_wait_s`, in which it is passed over,
 - the time in which one running request computes a prefix for it,
 - and what is left, at the end of these, of the runs of those that passed it: they keep their slots and pages.
 
-Nothing here is an estimate. Before it is first passed over, and after it has aged, only work ahead of it is admitted.
-Every request ages in the end, since requests of any priority that come later than its head start come after it. A
-retracted request keeps its turn and its age.
+All of that is for one priority: a level is `PRIORITY_S` more or less. Before it is first passed over, and after it has
+aged, only work ahead of it is admitted. The room that is promised to programs in progress is an estimate, but no part
+of the bound: when the work ahead is done nothing runs, and then the first request begins whatever is promised or kept.
+Every request ages in the end, since requests of any priority, and calls of any program, that come later than their head
+start come after it. A retracted request keeps its turn and its age.
 """
 
 from __future__ import annotations
@@ -39,7 +45,7 @@ PRIORITY_S = 60.0
 
 def turn(request: Request) -> tuple[float, int]:
     """The order in which requests would begin if nobody were passed over."""
-    return request.arrived_s - PRIORITY_S * request.priority, request.arrival
+    return request.turn_s - PRIORITY_S * request.priority, request.arrival
 
 
 @dataclass(slots=True)

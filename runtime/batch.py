@@ -1,7 +1,8 @@
 """One scheduler step as plain values: what goes to the model runner, and what comes back.
 
 A step has *rows*. A row is one request's next tokens: a chunk of its prompt, tokens that its grammar forced, or the one
-token sampled last. Prefill and decode are therefore the same thing, and one step may hold both.
+token sampled last. Prefill and decode are therefore the same thing, and one step may hold both. A request that scores
+the texts of a tree has a row for each limb, and a row's pages may then be such as another row of the same step writes.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ class StepPlan:
         page_indptr: [R + 1], into page_ids.
         page_ids: pages of each row's whole context, in order; the last may be partly filled.
         seq_lens: [R], tokens of context including this step's; the first seq_len - query_len are in the pages already.
-        slots: [R], request slot of each row.
+        slots: [R], request slot of each row; rows that score limbs of one tree share theirs.
         sample_rows: [S], rows whose last token's logits are sampled.
         output_positions: [S], index of the sampled token in its request's output: the random stream's counter.
-        score_tokens: [P], flat token index t whose logits score score_targets.
+        score_tokens: [P], flat token index t whose logits score score_targets; in any order, and one may come again.
         score_targets: [P], token id scored there.
         score_top: [P], how many of the likeliest tokens are wanted there beside it.
     """

@@ -21,12 +21,15 @@ class ProgramOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         timeout_s: a request that has not ended so long after it came fails; None uses the server's own limit.
         idle_timeout_s: the program is dropped when nobody has listened to it or extended it for so long; None is the
             server's own limit, which is also the most.
+        name: of the program, the same for every run of it: what earlier runs took tells when to begin it, and for how
+            long to keep its prefixes. Up to 256 characters.
     """
 
     priority: int = 0
     cache_salt: str = ""
     timeout_s: float | None = None
     idle_timeout_s: float | None = None
+    name: str = "program"
 
 
 class OpenProgram(msgspec.Struct, frozen=True, kw_only=True, tag="open", omit_defaults=True):

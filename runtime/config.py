@@ -10,7 +10,7 @@ from palmette.constrained.backends.names import GrammarBackendName
 
 from .errors import RequestError
 
-Policy = Literal["fcfs", "lpm", "dfs-weight", "random"]
+Policy = Literal["fcfs", "lpm", "dfs-weight", "least-work", "random"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
@@ -69,7 +69,8 @@ class EngineConfig:
         chunk_size: most tokens computed in one step: longer prompts are computed in chunks. None is 8192 on a GPU and
             2048 on a CPU.
         policy: order of the waiting queue: "fcfs" first come, first served; "lpm" longest cached prefix first;
-            "dfs-weight" through the radix cache, subtrees that most wait for first; "random".
+            "dfs-weight" through the radix cache, subtrees that most wait for first; "least-work" programs first that
+            have least left to compute; "random".
         max_wait_s: seconds for which later requests may begin before a waiting one, counted from the first that does.
             0 keeps the order of arrival. More is worth it where long queues of programs share prefixes and only the
             time of all of them matters.
@@ -78,6 +79,8 @@ class EngineConfig:
         request_timeout_s: seconds after which a request that has not ended fails with RequestTimeoutError; None is no
             limit. A program or a client may ask for less, or for more.
         radix_cache: keep finished prefixes for later requests.
+        keep_prefixes: keep those that open programs will go on from, as long as they are worth their room, before any
+            other; False keeps what was used last.
         jump_forward: append text that a grammar forces without sampling it.
         overlap: launch each step before the one before it is processed; None does where a GPU computes.
         seed: of random weights and of requests that name no seed.
@@ -108,11 +111,12 @@ class EngineConfig:
     page_size: int | None = None
     max_running_requests: int | None = None
     chunk_size: int | None = None
-    policy: Policy = "lpm"
+    policy: Policy = "least-work"
     max_wait_s: float = 2.0
     max_queued_requests: int = 16384
     request_timeout_s: float | None = None
     radix_cache: bool = True
+    keep_prefixes: bool = True
     jump_forward: bool = True
     overlap: bool | None = None
     seed: int | None = None
@@ -201,6 +205,7 @@ class EngineSettings(TypedDict, total=False):
     max_queued_requests: int
     request_timeout_s: float | None
     radix_cache: bool
+    keep_prefixes: bool
     jump_forward: bool
     overlap: bool | None
     seed: int | None
@@ -220,7 +225,7 @@ _CHOICES = {
     "generation_config": get_args(GenerationConfig),
     "grammar_backend": get_args(GrammarBackendName),
 }
-_SWITCHES = ("offline", "radix_cache", "jump_forward", "cuda_graphs")
+_SWITCHES = ("offline", "radix_cache", "keep_prefixes", "jump_forward", "cuda_graphs")
 _SECONDS = {"max_wait_s": 0.0, "request_timeout_s": 0.001}
 _LARGEST = 2**31 - 1  # tokens and pages are counted in 32 bits
 _IN_BYTES = ("memory_bytes", "grammar_cache_bytes")

@@ -87,9 +87,9 @@ class Context:
             RequestError: a token id that the tokenizer does not have.
         """
         known = len(tokenizer.token_bytes)
-        for token_id in token_ids:
-            if not 0 <= token_id < known:
-                raise RequestError(f"token id {token_id} is not one of the tokenizer's, which are 0 to {known - 1}")
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < known:
+            unknown = next(token_id for token_id in token_ids if not 0 <= token_id < known)
+            raise RequestError(f"token id {unknown} is not one of the tokenizer's, which are 0 to {known - 1}")
         before = self.encode(tokenizer) if self.piece is not None else self.settled
         return self.with_output(before, token_ids, "", owner=owner)
 

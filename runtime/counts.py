@@ -23,26 +23,38 @@ class Totals(TypedDict):
 
 
 class SchedulerCounts:
-    """Counts requests when they begin to run and when they end, and the time of the device.
+    """Counts requests when they begin to run and when they end, the rows of steps, and the time of the device.
 
     Attributes:
         working_s, device_s: time with work to do, and how much of it the device computed.
+        launched_rows: of all steps that were launched.
     """
 
     def __init__(self) -> None:
         self.working_s = 0.0
         self.device_s = 0.0
+        self.launched_rows = 0
+        self._finished_step = self._finished_rows = 0
         self._prompt_tokens = self._cached_tokens = 0
         self._output_tokens = self._forced_tokens = 0
         self._ends = {"finished": 0, "failed": 0, "aborted": 0}
 
     def started(self, request: Request) -> None:
-        """A request runs for the first time."""
+        """A request runs for the first time, in the step that is launched next."""
+        request.rows_before = self.launched_rows
         self._prompt_tokens += len(request.prompt_ids)
         self._cached_tokens += request.cached_tokens
 
+    def finished(self, step: int, rows: int, device_s: float) -> None:
+        """The oldest step in flight is done."""
+        self._finished_step = step
+        self._finished_rows += rows
+        self.device_s += device_s
+
     def ended(self, request: Request) -> None:
-        """A request has ended in one of the three ways."""
+        """A request has ended in one of the three ways, in the step that is done last if it ran."""
+        if 0 < request.first_step <= self._finished_step:
+            request.last_step, request.rows_at_end = self._finished_step, self._finished_rows
         self._ends[request.status] += 1
         self._output_tokens += request.num_output
         self._forced_tokens += request.forced

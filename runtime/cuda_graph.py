@@ -94,8 +94,8 @@ class StepGraphs:
         They are to be read before the next step is launched.
         """
         rows = len(plan.seq_lens)
-        if not 0 < rows == len(plan.token_ids) <= MOST_TOKENS:
-            return None
+        if not 0 < rows == len(plan.token_ids) <= min(MOST_TOKENS, len(self._last_tokens)):
+            return None  # limbs of trees may be more rows than there are slots
         return self._replayed(_DecodeGraph, plan)
 
     def mixed(self, plan: StepPlan) -> Tensor | None:

@@ -28,7 +28,7 @@ from .messages import (
     SessionOptions,
     ToScheduler,
 )
-from .program import Event, ModelInfo, Node
+from .program import Event, ModelInfo, Node, Text
 from .program_host import ABORTED, HostedProgram, NodeIds, ProgramHost
 from .request_tree import nobody
 from .scheduler import Scheduler
@@ -65,7 +65,7 @@ class Engine:
         self._questions: dict[int, Future[Answer]] = {}
         self._question_ids = itertools.count()
         self._detokenizer = Detokenizer(tokenizer.token_bytes)
-        self._intake = Intake(tokenizer.token_bytes, tokenizer.end_ids, self._inbox.wake)
+        self._intake = Intake(tokenizer.token_bytes, tokenizer.end_ids, self._inbox.wake, page_size=scheduler.page_size)
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="palmette-encoder")
         self._host = ProgramHost(
             tokenizer, send=self._inbox.messages.append, seed=seed, clock=clock, run_aside=self._run_aside
@@ -82,19 +82,30 @@ class Engine:
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
+    def token_owners(self, texts: Sequence[Text], *, start: bool) -> list[int]:
+        """For each token of constant text that stands together, the id of the node in which it begins.
+
+        Args:
+            start: a prompt begins with it.
+        """
+        return self._tokenizer.owners_of(texts, start=start)
+
     @property
     def open_sessions(self) -> int:
         """How many sessions are open."""
         return len(self._host)
 
-    def open(self, events: EventSink, options: SessionOptions = USUAL_OPTIONS) -> EngineSession:
+    def open(
+        self, events: EventSink, options: SessionOptions = USUAL_OPTIONS, *, program: str | None = None
+    ) -> EngineSession:
         """Open an empty request tree whose events go to `events`, called from the engine's thread.
 
         Raises:
             EngineError: the engine was shut down, or it failed.
         """
         session = EngineSession(self, events)
-        self._send(lambda: session.begin(self._host, options))
+        named = options.of_program(program)
+        self._send(lambda: session.begin(self._host, named))
         return session
 
     def flush_cache(self) -> int:

@@ -61,7 +61,7 @@ class Generation:
             return ""
         if request.unscored:
             return ""
-        shown = ""
+        shown, first = "", request.num_output
         forced = self._forced_text(request)
         for token_id in forced if request.params.logprobs is None else _before_end(request, forced):
             text = self._take(request, token_id, is_forced=True)
@@ -71,6 +71,8 @@ class Generation:
             shown += text
             if not request.is_active:
                 break
+        if request.num_output > first:
+            request.forced_ranges.append((first, request.num_output))
         return shown
 
     def _take(self, request: Request, token_id: int, *, is_forced: bool = False) -> str | None:

@@ -12,6 +12,7 @@ import numpy as np
 from .detokenizer import OutputText, UnreadText
 from .messages import NewRequest
 from .request import Request
+from .score_request import ScoreRequest, TreeLayout
 from .stops import compiled_stops, is_compiled, usable_stops
 
 if TYPE_CHECKING:
@@ -28,11 +29,18 @@ class Intake:
         token_bytes: exact bytes of each token, for stop strings.
         end_ids: the model's end-of-sequence tokens.
         wake: called from another thread when `take_ready` has something to give.
+        page_size: of the KV pool.
     """
 
     def __init__(
-        self, token_bytes: Sequence[bytes | None], end_ids: AbstractSet[int], wake: Callable[[], None]
+        self,
+        token_bytes: Sequence[bytes | None],
+        end_ids: AbstractSet[int],
+        wake: Callable[[], None],
+        *,
+        page_size: int,
     ) -> None:
+        self._page_size = page_size
         self._token_bytes = token_bytes
         self._end_ids = end_ids
         self._wake = wake
@@ -74,13 +82,14 @@ class Intake:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _request(self, new: NewRequest) -> Request:
+        token_ids = np.frombuffer(new.prompt_ids, dtype=np.int32)
+        if new.tree is not None:
+            return self._score_request(new, TreeLayout.of(token_ids, new.tree, self._page_size))
         return Request(
             id=new.id,
-            kind=new.kind,
-            prompt_ids=np.frombuffer(new.prompt_ids, dtype=np.int32).copy(),
+            prompt_ids=token_ids.copy(),
             params=new.params,
             grammar=new.grammar,
-            score_from=new.score_from,
             end_ids=self._end_ids,
             group=new.group,
             text=self._text(new),
@@ -88,6 +97,22 @@ class Intake:
             priority=new.options.priority,
             namespace=new.options.cache_salt,
             timeout_s=new.options.timeout_s,
+            place=new.program,
+        )
+
+    @staticmethod
+    def _score_request(new: NewRequest, tree: TreeLayout) -> ScoreRequest:
+        return ScoreRequest(
+            id=new.id,
+            prompt_ids=tree.token_ids,
+            tree=tree,
+            params=new.params,
+            group=new.group,
+            stream=new.stream,
+            priority=new.options.priority,
+            namespace=new.options.cache_salt,
+            timeout_s=new.options.timeout_s,
+            place=new.program,
         )
 
     def _text(self, new: NewRequest) -> OutputText | UnreadText:

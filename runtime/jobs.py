@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from .batch import Int32Array
+from .answer_timings import Beginning, forced_characters, timings_of, timings_of_all
 from .choices import decide
 from .context import Context, Prompt, shared_length
 from .errors import RequestError
@@ -17,6 +17,7 @@ from .messages import USUAL_OPTIONS, NewRequest, RequestEnd, RequestFailure, Req
 from .program import ChoiceScore, Completion, Delta, Generate, Generated, Select, Selected, TokenLogprob
 from .sampling_params import SamplingParams
 from .stops import check_stops
+from .text_scoring import TextScoring
 from .tokenizer import Tokenizer
 from .usage_count import UsageCount
 
@@ -59,6 +60,7 @@ class Job(ABC):
         ends: what each came to, as far as known.
         unfinished: how many have not ended.
         failure: why the job failed: the first that came, since what fails after it was aborted for it.
+        beginning: when it could begin.
     """
 
     def __init__(self, requests: Sequence[NewRequest]) -> None:
@@ -66,6 +68,7 @@ class Job(ABC):
         self.ends: list[RequestEnd | None] = [None] * len(self.requests)
         self.unfinished = len(self.requests)
         self.failure: RequestFailure | None = None
+        self.beginning = Beginning()
         self._places = {request.id: place for place, request in enumerate(self.requests)}
 
     def place(self, request_id: str) -> int:
@@ -107,7 +110,7 @@ class GenerateJob(Job):
         self.node = node
         self._before = before
         self._prompt = before.encode(tokenizer)
-        self._token_text = tokenizer.token_text
+        self._token_text, self._token_bytes = tokenizer.token_text, tokenizer.token_bytes
         check_stops(params.stop_regex)
         seed = workplace.draw_seed() if params.seed is None else params.seed
         super().__init__([self._request(index, seed, workplace) for index in range(node.n)])
@@ -146,6 +149,8 @@ class GenerateJob(Job):
             forced_tokens=end.forced_tokens,
             logprobs=None if params.logprobs is None else spelled(end.logprobs, params, self._token_text),
             prompt_logprobs=scored,
+            forced_ranges=forced_characters(end, self._token_bytes),
+            timings=timings_of(end, self.beginning),
         )
 
     def _request(self, index: int, seed: int, workplace: Workplace) -> NewRequest:
@@ -165,7 +170,10 @@ class GenerateJob(Job):
 
 
 class SelectJob(Job):
-    """A select: a score request for each choice, and for the unconditional method one without the prompt."""
+    """A select: its choices are scored by one request, and for the unconditional method by another without the prompt.
+
+    Thousands of choices take a few more (`TextScoring`).
+    """
 
     def __init__(self, node: Select, before: Context, workplace: Workplace) -> None:
         if not node.choices:
@@ -174,13 +182,14 @@ class SelectJob(Job):
             raise RequestError(f"select cannot score choice {node.choices.index('')}, which is empty; give it text")
         self.node = node
         self._before = before
-        prompts, self._score_from = _choice_prompts(node, before, workplace.tokenizer)
-        requests = [_score(f"{node.id}.{i}", p.ids, self._score_from, node, workplace) for i, p in enumerate(prompts)]
+        prompts, score_from = _choice_prompts(node, before, workplace.tokenizer)
+        self._given = TextScoring(prompts, score_from)
+        self._alone: TextScoring | None = None
+        requests = _score_requests(self._given, "", node, workplace)
         if node.method == NEEDS_UNCONDITIONAL:
-            alone = tuple(p.after(self._score_from).after_start(workplace.tokenizer.start_id) for p in prompts)
-            requests += [_score(f"{node.id}.{i}u", p.ids, 1, node, workplace) for i, p in enumerate(alone)]
-            prompts += alone
-        self._prompts = prompts  # those of the requests
+            start_id = workplace.tokenizer.start_id
+            self._alone = TextScoring([prompt.after(score_from).after_start(start_id) for prompt in prompts], 1)
+            requests += _score_requests(self._alone, "u", node, workplace)
         super().__init__(requests)
 
     def outcome(self, elapsed_s: float) -> Outcome:
@@ -188,19 +197,21 @@ class SelectJob(Job):
         choice = decide(node.method, scores)
         context = self._before.with_text(node.choices[choice], owner=node.id)
         usage = UsageCount()
-        for prompt, end in zip(self._prompts, self._all_ends, strict=True):
-            usage.add_prompt(prompt.before(len(prompt.ids) - 1), end.cached_tokens)  # the last is only scored
+        self._given.count(usage, self._all_ends[: len(self._given)])
+        if self._alone is not None:
+            self._alone.count(usage, self._all_ends[len(self._given) :])
         cached = self._all_ends[0].cached_tokens
-        event = Selected(node.id, choice, scores, self._score_from, cached, usage.nodes(), elapsed_s)
+        timings = timings_of_all(self._all_ends, self.beginning)
+        event = Selected(node.id, choice, scores, self._given.score_from, cached, usage.nodes(), elapsed_s, timings)
         return Outcome(event, node.choices[choice], context)
 
     def _scores(self) -> tuple[ChoiceScore, ...]:
-        count = len(self.node.choices)
-        logprobs = [end.score_logprobs for end in self._all_ends]
-        alone = logprobs[count:] or [()] * count
+        ends, count = self._all_ends, len(self._given)
+        given = self._given.logprobs(ends[:count])
+        alone = [()] * len(given) if self._alone is None else self._alone.logprobs(ends[count:])
         return tuple(
-            ChoiceScore(tuple(prompt.ids[self._score_from :].tolist()), scores, unconditional)
-            for prompt, scores, unconditional in zip(self._prompts, logprobs, alone, strict=False)
+            ChoiceScore(self._given.scored_ids(choice), logprobs, unconditional)
+            for choice, (logprobs, unconditional) in enumerate(zip(given, alone, strict=True))
         )
 
 
@@ -219,16 +230,19 @@ def _choice_prompts(node: Select, before: Context, tokenizer: Tokenizer) -> tupl
     return tuple(prompt.after_start(tokenizer.start_id) for prompt in prompts), 1
 
 
-def _score(name: str, ids: Int32Array, score_from: int, node: Select, workplace: Workplace) -> NewRequest:
-    return NewRequest(
-        id=f"{workplace.tree_id}/{name}",
-        kind="score",
-        prompt_ids=ids.tobytes(),
-        params=SamplingParams(seed=0),
-        score_from=score_from,
-        group=_group(node, workplace),
-        options=workplace.options,
-    )
+def _score_requests(scoring: TextScoring, mark: str, node: Select, workplace: Workplace) -> list[NewRequest]:
+    return [
+        NewRequest(
+            id=f"{workplace.tree_id}/{node.id}.{index}{mark}",
+            kind="score",
+            prompt_ids=token_ids.tobytes(),
+            params=SamplingParams(seed=0),
+            tree=tree,
+            group=_group(node, workplace),
+            options=workplace.options,
+        )
+        for index, (token_ids, tree) in enumerate(scoring.requests())
+    ]
 
 
 def _group(node: Generate | Select, workplace: Workplace) -> str:

@@ -33,9 +33,9 @@ def take_scores(request: Request, result: StepResult, scored: slice) -> None:
     """Keep the scores that a step computed of a request, at these places of its result."""
     token_ids, logprobs = result.score_top
     scores = np.maximum(result.score_logprobs[scored], LOWEST).tolist()
-    if (place := request.unscored.start) >= len(request.prompt_ids):
+    if request.are_output(unscored := request.unscored):
         count = request.params.logprobs or 0
-        forced = request.token_ids[place:].tolist()
+        forced = request.token_ids[unscored.start :].tolist()
         tops = map(_top, token_ids[scored, :count], logprobs[scored, :count])
         request.logprobs += map(TokenLogprob, forced, scores, tops)
         return

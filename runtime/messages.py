@@ -14,11 +14,15 @@ import msgspec
 from palmette.constrained.errors import PalmetteError
 from palmette.constrained.grammar import Grammar
 
+from .choice_tree import TreeShape
 from .errors import QueueFullError, RequestError
 from .program import FinishReason, TokenLogprob, TopLogprob
 from .sampling_params import SamplingParams
 
 RequestKind = Literal["generate", "score"]
+
+LONGEST_NAME = 256
+"""Most characters of a program's name."""
 
 MOST_TIMEOUT_S = 1e7
 """The longest time limit of a request, some four months: a longer one is as good as none."""
@@ -31,14 +35,18 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
         priority: requests of a higher priority go first; 0 is the usual one.
         cache_salt: prefixes are shared only among programs with the same salt.
         timeout_s: a request that has not ended so long after it came fails; None uses the engine's own limit.
+        program: name of the program, the same for every run of it; None for calls of no program: nothing is expected
+            to continue them.
 
     Raises:
-        RequestError: the priority is no whole number of 32 bits, or the time is not above 0 and at most 1e7 s.
+        RequestError: the priority is no whole number of 32 bits, the time is not above 0 and at most 1e7 s, or the
+            name is no text of up to 256 characters.
     """
 
     priority: int = 0
     cache_salt: str = ""
     timeout_s: float | None = None
+    program: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.priority, int) or not -(1 << 31) <= self.priority < 1 << 31:
@@ -47,23 +55,45 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise RequestError(
                 f"timeout_s must be more than 0 and at most {MOST_TIMEOUT_S:g} s, or None, not {self.timeout_s!r}"
             )
+        if self.program is not None and (not isinstance(self.program, str) or len(self.program) > LONGEST_NAME):
+            raise RequestError(f"program must be a name of at most {LONGEST_NAME} characters, not {self.program!r}")
+
+    def of_program(self, name: str | None) -> SessionOptions:
+        """These options for a program of this name, as much of it as may be; None leaves them as they are."""
+        return self if name is None else msgspec.structs.replace(self, program=name[:LONGEST_NAME])
 
 
 USUAL_OPTIONS = SessionOptions()
 
 
+class ProgramPlace(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Where a request stands in its program.
+
+    Attributes:
+        id, name: of the program; every run has an id of its own.
+        continued: its text may be continued, so its prefix is kept when it has ended.
+        later_tokens: most tokens of the answers of calls that are known to come after it.
+    """
+
+    id: str
+    name: str
+    continued: bool = False
+    later_tokens: int = 0
+
+
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", omit_defaults=True):
-    """A request to generate after a prompt, or to score a part of one.
+    """A request to generate after a prompt, or to score texts.
 
     Attributes:
         id: unique among active requests.
-        prompt_ids: the token ids as the bytes of int32.
+        prompt_ids: the token ids as the bytes of int32; of a score request, those of its tree.
         params: with `seed` set.
         grammar: what the output must match.
-        score_from: of a score request: log-probabilities of the tokens from here on are wanted.
+        tree: of a score request: what its tokens are and what they score.
         group: siblings share it.
         stream: output is reported as it comes, and not only at the end.
-        options: of the program.
+        options: of the session.
+        program: where it stands in a program; None for a call of none.
     """
 
     id: str
@@ -71,10 +101,24 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", omit_defa
     prompt_ids: bytes
     params: SamplingParams
     grammar: Grammar | None = None
-    score_from: int = 0
+    tree: TreeShape | None = None
     group: str | None = None
     stream: bool = False
     options: SessionOptions = USUAL_OPTIONS
+    program: ProgramPlace | None = None
+
+
+class DropPrefixes(msgspec.Struct, frozen=True, tag="drop_prefixes"):
+    """Nothing continues the text of these requests of a program any more: their prefixes need not be kept."""
+
+    program: str
+    requests: tuple[str, ...]
+
+
+class EndProgram(msgspec.Struct, frozen=True, tag="end_program"):
+    """No request of this program comes any more, and nothing is kept for it."""
+
+    program: str
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
@@ -95,7 +139,8 @@ class Question(msgspec.Struct, frozen=True, tag="question"):
     limit: int = 0
 
 
-ToScheduler = NewRequest | AbortRequest | Question
+FromTree = NewRequest | AbortRequest | DropPrefixes | EndProgram
+ToScheduler = FromTree | Question
 
 
 class RequestFailure(msgspec.Struct, frozen=True, array_like=True):
@@ -126,10 +171,15 @@ class RequestEnd(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         output_tokens, forced_tokens, cached_tokens: tokens generated, how many of them the grammar forced, and prompt
             tokens found in the radix cache.
         logprobs: one an output token, where asked for.
-        score_logprobs, score_top: of the scored tokens of the prompt, and the likeliest beside each.
+        score_logprobs, score_top: of the scored tokens of the prompt, or of a tree in the order of its scores, and the
+            likeliest beside each.
         failure: why it failed or was aborted.
         queue_s: time before it first ran; None where it never did.
         elapsed_s: time from its arrival to its end.
+        first_token_s: time from its arrival to the first token that was sampled; None where none was.
+        first_step, last_step: the steps in which it ran; 0 where it never did.
+        batch_size: requests in a step, itself counted: the mean from its first step to its last.
+        forced_ranges: the tokens of output that the grammar forced, as (begin, end) in order.
     """
 
     finish_reason: FinishReason | None = None
@@ -146,6 +196,11 @@ class RequestEnd(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     failure: RequestFailure | None = None
     queue_s: float | None = None
     elapsed_s: float = 0.0
+    first_token_s: float | None = None
+    first_step: int = 0
+    last_step: int = 0
+    batch_size: float = 0.0
+    forced_ranges: tuple[tuple[int, int], ...] = ()
 
 
 class RequestOutput(msgspec.Struct, frozen=True, array_like=True):

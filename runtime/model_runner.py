@@ -172,32 +172,43 @@ class ModelRunner:
         """Scores of the plan's score_targets, a bounded number of logits at a time."""
         most = max(1, _SCORED_LOGITS // self.config.vocab_size)
         scores = Scores.empty(len(plan.score_tokens), int(plan.score_top.max(initial=0)), self.device)
-        for first in range(0, len(plan.score_tokens), most):
-            part = slice(first, first + most)
-            logits = self.model.logits(self._states(hidden, plan.score_tokens[part])).float()
+        tokens, logits_of = np.unique(plan.score_tokens, return_inverse=True)  # one may score several
+        for first in range(0, len(tokens), most):
+            logits = self.model.logits(self._states(hidden, tokens[first : first + most])).float()
             total = logits.logsumexp(dim=1)
-            targets = self._upload(plan.score_targets[part]).long()
-            scores.logprobs[part] = logits.gather(1, targets[:, None]).squeeze(1) - total
-            self._score_top(logits, total, plan.score_top[part], scores.rows(part))
+            places = np.flatnonzero((logits_of >= first) & (logits_of < first + most))
+            arrays = (logits_of[places] - first).astype(np.int32), plan.score_targets[places], places.astype(np.int32)
+            rows, targets, at = (uploaded.long() for uploaded in self._staging.upload(arrays))
+            scores.logprobs[at] = logits[rows, targets] - total[rows]
+            self._score_top(logits, total, plan.score_top[places], rows, at, scores)
         return scores
 
-    def _score_top(self, logits: Tensor, total: Tensor, counts: Int32Array, scores: Scores) -> None:
-        """Fill in the likeliest tokens of the rows that ask for some."""
+    def _score_top(
+        self, logits: Tensor, total: Tensor, counts: Int32Array, rows: Tensor, at: Tensor, scores: Scores
+    ) -> None:
+        """Fill in the likeliest tokens of those scores that ask for some.
+
+        Args:
+            counts: [N], how many each asks for.
+            rows, at: [N], the row of the logits of each, and its place in `scores`.
+        """
         asking = np.flatnonzero(counts)
         if not len(asking):
             return
-        rows = self._upload(asking.astype(np.int32))
+        if len(asking) < len(counts):
+            asked = self._upload(asking.astype(np.int32))
+            rows, at = rows[asked], at[asked]
         most = min(int(counts.max()), self.sampler.valid_vocab)
         ids, values = likeliest(logits[rows, : self.sampler.valid_vocab], most)
-        scores.top_ids[rows, :most] = ids.int()
-        scores.top_logprobs[rows, :most] = values - total[rows, None]
+        scores.top_ids[at, :most] = ids.int()
+        scores.top_logprobs[at, :most] = values - total[rows, None]
 
     def _states(self, hidden: _Hidden, tokens: Int32Array) -> Tensor:
-        """States [N, hidden_size] of these tokens."""
+        """States [N, hidden_size] of these tokens, which are in rising order."""
         return self._rows(hidden.states, np.searchsorted(hidden.tokens, tokens).astype(np.int32))
 
     def _rows(self, tensor: Tensor, rows: Int32Array) -> Tensor:
-        """The rows of a tensor [N, ...] that are named, in rising order."""
+        """The rows of a tensor [N, ...] that are named, each once and in rising order."""
         return tensor if len(rows) == len(tensor) else tensor.index_select(0, self._upload(rows))
 
     def _upload(self, array: npt.NDArray[np.int32]) -> Tensor:

@@ -105,6 +105,38 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
+class Timings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When an answer was made, by the backend's clock, and in which of the engine's steps.
+
+    Attributes:
+        start_s: it could begin: what it waits for was done. Seconds since its program was opened.
+        end_s: it was done, on the same clock.
+        queue_s: how long it then waited for its grammar, for room and for its turn, before a step first computed it.
+        first_token_s: from `start_s` until its prompt was computed and its first token sampled; None where nothing was
+            sampled, or the backend does not say.
+        first_step, last_step: the engine's steps in which it ran, numbered from 1; None where the backend has none.
+        batch_size: how many requests ran in a step, itself counted: the mean from its first step to its last.
+    """
+
+    start_s: float
+    end_s: float
+    queue_s: float = 0.0
+    first_token_s: float | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    batch_size: float | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """From when it could begin to its end."""
+        return self.end_s - self.start_s
+
+    @property
+    def decode_s(self) -> float | None:
+        """From its first token to its end."""
+        return None if self.first_token_s is None else max(0.0, self.elapsed_s - self.first_token_s)
+
+
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """One answer of a `Generate` node.
 
@@ -118,6 +150,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         logprobs: one an output token, where asked for.
         prompt_logprobs: one a token of the prompt from `prompt_logprobs_from` on, where asked for; None for a first
             token, which nothing precedes.
+        forced_ranges: the characters of `text` that the grammar forced, as (begin, end) in order.
+        timings: when it was made; None where the backend does not say.
     """
 
     text: str
@@ -130,6 +164,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     forced_tokens: int = 0
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    forced_ranges: tuple[tuple[int, int], ...] = ()
+    timings: Timings | None = None
 
 
 class ChoiceScore(msgspec.Struct, frozen=True):
@@ -175,7 +211,10 @@ class Generated(msgspec.Struct, frozen=True, tag="generated"):
 
 
 class Selected(msgspec.Struct, frozen=True, tag="selected"):
-    """A `Select` node is done: the index of the winner (the first of equals) and every choice's scores."""
+    """A `Select` node is done: the index of the winner (the first of equals) and every choice's scores.
+
+    `timings` are of all its requests together: until the first of them ran, and until the last of them ended.
+    """
 
     node: int
     choice: int
@@ -184,6 +223,7 @@ class Selected(msgspec.Struct, frozen=True, tag="selected"):
     cached_tokens: int = 0
     usage: tuple[NodeUsage, ...] = ()
     elapsed_s: float = 0.0
+    timings: Timings | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

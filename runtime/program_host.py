@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from .clock import Clock, MonotonicClock
 from .errors import EngineError, RequestError
 from .jobs import Workplace
-from .messages import USUAL_OPTIONS, AbortRequest, NewRequest, RequestFailure, RequestOutput, SessionOptions
+from .messages import USUAL_OPTIONS, FromTree, RequestFailure, RequestOutput, SessionOptions
 from .program import Event, Node, Reference
 from .request_tree import RequestTree, RunAside, nobody
 from .service import EventSink
@@ -34,7 +34,7 @@ class ProgramHost:
         self,
         tokenizer: Tokenizer,
         *,
-        send: Callable[[NewRequest | AbortRequest], None],
+        send: Callable[[FromTree], None],
         seed: int | None = None,
         clock: Clock | None = None,
         run_aside: RunAside | None = None,

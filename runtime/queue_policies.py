@@ -6,8 +6,10 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from .admission import OutputEstimate
 from .config import Policy
 from .kv_memory import KVMemory
+from .program_table import work_of
 from .radix_node import RadixNode
 from .request import Request
 
@@ -51,7 +53,18 @@ class RandomOrder:
 
 
 class LongestPrefixMatch:
-    """Longest cached prefix first, equals in turn, siblings next to each other.
+    """Longest cached prefix first, equals in turn, siblings next to each other."""
+
+    def __init__(self, memory: KVMemory) -> None:
+        self._cached = CachedLengths(memory)
+
+    def order(self, waiting: Sequence[Request]) -> list[Request]:
+        self._cached.refresh(waiting)
+        return siblings_together(sorted(waiting, key=self._cached.__getitem__, reverse=True))
+
+
+class CachedLengths:
+    """Lengths of the cached prefixes of waiting requests, as they were not long ago.
 
     When the cache changes, lengths become out of date. Each time `REFRESHED` of them are looked up anew, those first
     that are known longest, so that the cost of a step is bounded. An old length only means another order: what a
@@ -62,7 +75,11 @@ class LongestPrefixMatch:
         self._memory = memory
         self._known: dict[str, tuple[int, int]] = {}  # by request: the insertions when it was looked up; the length
 
-    def order(self, waiting: Sequence[Request]) -> list[Request]:
+    def __getitem__(self, request: Request) -> int:
+        return self._known[request.id][1]
+
+    def refresh(self, waiting: Sequence[Request]) -> None:
+        """Know the lengths of these requests, and of others no longer than need be."""
         insertions = self._memory.insertions
         if len(self._known) > 4 * WINDOW:
             self._known.clear()
@@ -77,11 +94,36 @@ class LongestPrefixMatch:
             stale.sort(key=lambda request: self._known[request.id][0])
         for request in stale[:REFRESHED]:
             self._look_up(request)
-        return siblings_together(sorted(waiting, key=lambda request: self._known[request.id][1], reverse=True))
 
     def _look_up(self, request: Request) -> None:
         match = self._memory.match(request)
         self._known[request.id] = self._memory.insertions, match.length if match else 0
+
+
+class LeastWorkFirst:
+    """Programs that have least left to compute first, equals in turn, siblings next to each other.
+
+    What is left of a program is the larger of two: what is known of it (this request, without what is cached, and the
+    calls that come after it), and what its earlier runs took more than it has taken yet. A request of no program is a
+    program of its own.
+    """
+
+    def __init__(self, memory: KVMemory, estimate: OutputEstimate) -> None:
+        self._cached = CachedLengths(memory)
+        self._estimate = estimate
+
+    def order(self, waiting: Sequence[Request]) -> list[Request]:
+        self._cached.refresh(waiting)
+        return siblings_together(sorted(waiting, key=self._work_left))
+
+    def _work_left(self, request: Request) -> float:
+        prompt = request.end - self._cached[request]
+        output = self._estimate.ratio * request.tokens_left if request.kind == "generate" else 0.0
+        own = work_of(prompt + output, output)
+        if request.program is None:
+            return own
+        later = self._estimate.ratio * request.program.later_tokens
+        return max(own + work_of(later, later), request.program.work_left)
 
 
 class HeaviestSubtreeFirst:
@@ -142,10 +184,12 @@ def siblings_together(ordered: Sequence[Request]) -> list[Request]:
     return [request for group in groups.values() for request in group]
 
 
-def queue_policy(name: Policy, memory: KVMemory, seed: int | None = None) -> QueuePolicy:
+def queue_policy(name: Policy, memory: KVMemory, estimate: OutputEstimate, seed: int | None = None) -> QueuePolicy:
     """The policy that `EngineConfig.policy` names. Without a radix cache there is no prefix to match."""
     if name == "random":
         return RandomOrder(random.Random(seed))
+    if name == "least-work":
+        return LeastWorkFirst(memory, estimate)
     if name == "fcfs" or memory.cache is None:
         return FirstComeFirstServed()
     return LongestPrefixMatch(memory) if name == "lpm" else HeaviestSubtreeFirst(memory)

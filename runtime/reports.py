@@ -45,6 +45,11 @@ def _end(request: Request) -> RequestEnd:
         failure=None if request.error is None else RequestFailure.of(request.error),
         queue_s=None if request.started_s is None else request.started_s - request.arrived_s,
         elapsed_s=(request.ended_s or request.arrived_s) - request.arrived_s,
+        first_token_s=None if request.first_token_s is None else request.first_token_s - request.arrived_s,
+        first_step=request.first_step,
+        last_step=request.last_step,
+        batch_size=request.mean_batch_size,
+        forced_ranges=tuple(request.forced_ranges),
     )
 
 

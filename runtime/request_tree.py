@@ -13,16 +13,31 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
+
 from palmette.constrained.errors import PalmetteError
 
+from .answer_timings import Beginning
 from .clock import Clock
 from .context import Context
 from .jobs import GenerateJob, Job, Workplace, job_of
-from .messages import AbortRequest, NewRequest, RequestFailure, RequestOutput
-from .program import Event, Failed, Generate, Node, Reference, Select, Text, Tokens, referred_text
+from .messages import (
+    AbortRequest,
+    DropPrefixes,
+    EndProgram,
+    FromTree,
+    NewRequest,
+    ProgramPlace,
+    RequestFailure,
+    RequestOutput,
+)
+from .program import Event, Failed, Fork, Generate, Join, Node, Reference, Select, Text, Tokens, referred_text
 from .stops import is_compiled
 
 logger = logging.getLogger("palmette.engine")
+
+MOST_EXPECTED = 4096
+"""Most tokens of an answer that are counted on, however large its max_tokens."""
 
 LONG_TEXT = 1 << 16
 """Constant text of so many characters (16 ms of encoding) is not made into tokens where others wait for it."""
@@ -40,6 +55,10 @@ class _Entry:
         context: what follows the node, known once it is done.
         text: what a reference to it stands for, known then too; None for a node without text.
         started_s: when its job began; None before.
+        kept: the request whose prefix is kept for what continues the node on its branch; of a fork, for what comes
+            after the join.
+        joined: a join has ended the branch here: nothing continues it.
+        fork: that the node comes after, and no join has ended.
     """
 
     node: Node
@@ -50,6 +69,9 @@ class _Entry:
     failed: RequestFailure | None = None
     job: Job | None = None
     started_s: float | None = None
+    kept: str | None = None
+    joined: bool = False
+    fork: _Entry | None = None
 
     @property
     def settled(self) -> bool:
@@ -73,7 +95,7 @@ class RequestTree:
         workplace: Workplace,
         clock: Clock,
         *,
-        send: Callable[[NewRequest | AbortRequest], None],
+        send: Callable[[FromTree], None],
         emit: Callable[[Event], None],
         run_aside: RunAside | None = None,
     ) -> None:
@@ -87,16 +109,21 @@ class RequestTree:
         """
         self._workplace = workplace
         self._clock = clock
+        self._opened_s = clock.now()
         self._send = send
         self._emit = emit
         self._run_aside = run_aside
         self._root = _Entry(node=Text(-1, None, ""), context=Context())
         self._entries: dict[int, _Entry] = {}
         self._of_request: dict[str, _Entry] = {}
+        self._program = workplace.options.program
+        self._later_tokens = 0  # of the answers of nodes that wait for others
         self._forgotten = False
 
-    def extend(self, nodes: Iterable[Node]) -> None:
+    def extend(self, nodes: Sequence[Node]) -> None:
         """Add nodes and start those that can run. Parents and sources come first; the session has checked the ids."""
+        for node in nodes:  # first, so that all requests tell of all calls after them
+            self._count_later(node, 1)
         for node in nodes:
             entry = _Entry(node)
             self._entries[node.id] = entry
@@ -130,11 +157,16 @@ class RequestTree:
         for request_id in list(self._of_request):
             self._send(AbortRequest(request_id))
         self._of_request.clear()
+        if self._program is not None:
+            self._send(EndProgram(self._workplace.tree_id))
 
     def abort_all(self, failure: RequestFailure) -> None:
         """Abort every request that has not ended, and fail every node that is not done."""
         for request_id in list(self._of_request):
             self._send(AbortRequest(request_id))
+        for entry in self._entries.values():
+            if entry.job is not None:
+                self._drop(entry.job.requests[0].id)  # it may have ended just now
         self.fail_all(failure)
 
     def fail_all(self, failure: RequestFailure) -> None:
@@ -186,6 +218,8 @@ class RequestTree:
             entry.context = before.with_text(entry.text, owner=node.id)
         else:
             entry.context = before
+        if entry.context is not None and self._program is not None:
+            self._hand_down(entry)
 
     def _attempt(self, entry: _Entry, step: Callable[[], None]) -> None:
         """Take a node one step on; an exception fails it, and never the engine."""
@@ -203,6 +237,8 @@ class RequestTree:
         while stack:
             entry = stack.pop()
             if entry.failed is None:
+                if entry.started_s is None:
+                    self._count_later(entry.node, -1)
                 entry.failed = failure
                 entry.job = None
                 if isinstance(entry.node, Generate | Select | Reference):
@@ -214,6 +250,7 @@ class RequestTree:
     def _make_job(self, entry: _Entry, node: Generate | Select, before: Context) -> None:
         """Make the node's requests and send them; elsewhere, where it takes long to make them."""
         entry.started_s = self._clock.now()
+        self._count_later(node, -1)
         make = partial(job_of, node, before, self._workplace)
         stops = node.params.stop_regex if isinstance(node, Generate) else ()
         if self._run_aside is not None and (_text_to_encode(node, before) > LONG_TEXT or not is_compiled(stops)):
@@ -229,9 +266,12 @@ class RequestTree:
 
     def _start(self, entry: _Entry, job: Job) -> None:
         entry.job = job
+        now_s = self._clock.now()
+        started_s = now_s if entry.started_s is None else entry.started_s
+        job.beginning = Beginning(started_s - self._opened_s, now_s - self._opened_s)
         try:
             for request in job.requests:
-                self._send(request)
+                self._send(self._placed(request, continued=request is job.requests[0]))
                 self._of_request[request.id] = entry
         except Exception:
             self._abort_requests(job)
@@ -247,12 +287,67 @@ class RequestTree:
 
     def _complete(self, entry: _Entry, job: Job) -> None:
         if job.failure is not None:
+            self._drop(job.requests[0].id)  # which may have ended well before another failed
             self._fail(entry, job.failure)
             return
         assert entry.started_s is not None
         outcome = job.outcome(self._clock.now() - entry.started_s)
         entry.text, entry.context = outcome.text, outcome.context
+        if self._program is not None:
+            first = job.ends[0]  # where a grammar forced all of it, it never ran, and nothing new is kept
+            self._hand_down(entry, job.requests[0].id if first is not None and first.first_step else None)
         self._emit(outcome.event)
+
+    # -- what is kept for the program -------------------------------------------------------------------------------
+
+    def _placed(self, request: NewRequest, *, continued: bool) -> NewRequest:
+        """The request with its place in the program, if this is one."""
+        if self._program is None:
+            return request
+        place = ProgramPlace(
+            id=self._workplace.tree_id,
+            name=self._program,
+            continued=continued,
+            later_tokens=self._later_tokens,
+        )
+        return msgspec.structs.replace(request, program=place)
+
+    def _hand_down(self, entry: _Entry, request_id: str | None = None) -> None:
+        """Settle what is kept for the continuation of a node that is done.
+
+        That is the prefix of its own request, or else what was kept for the node itself.
+        """
+        before = self._parent(entry)
+        fork = before if isinstance(before.node, Fork) else before.fork
+        if isinstance(entry.node, Join):
+            self._end_branches(entry.node.ends, fork)
+            entry.fork = None if fork is None else fork.fork
+            inherited = before.kept or (None if fork is None else fork.kept)  # the trunk may have gone on meanwhile
+        else:
+            entry.fork = fork
+            inherited = None if before is fork else before.kept  # what is kept for the trunk is none of a branch's
+        entry.kept = request_id or inherited
+        if request_id is not None:
+            self._drop(inherited)
+        if entry.joined:
+            self._drop(entry.kept)
+
+    def _end_branches(self, ends: Iterable[int], fork: _Entry | None) -> None:
+        """Nothing continues these nodes any more. A branch that nothing was added to ends at the fork itself."""
+        for end in ends:
+            branch = self._entries.get(end)
+            if branch is not None and branch is not fork:
+                branch.joined = True
+                self._drop(branch.kept)
+
+    def _drop(self, request_id: str | None) -> None:
+        if request_id is not None and self._program is not None:
+            self._send(DropPrefixes(self._workplace.tree_id, (request_id,)))
+
+    def _count_later(self, node: Node, sign: int) -> None:
+        """Count a node among those that wait for others, or no longer."""
+        if isinstance(node, Generate):
+            self._later_tokens += sign * node.n * min(node.params.max_tokens, MOST_EXPECTED)
 
 
 def _text_to_encode(node: Generate | Select, before: Context) -> int:

@@ -38,10 +38,6 @@ class Scores:
             torch.zeros((places, top), dtype=torch.float32, device=device),
         )
 
-    def rows(self, part: slice) -> Scores:
-        """A view of some places."""
-        return Scores(self.logprobs[part], self.top_ids[part], self.top_logprobs[part])
-
     def words(self) -> Tensor:
         """All of them as int32 [P * (1 + 2 K)], one after the other; numbers as their bits."""
         parts = (self.logprobs.view(torch.int32), self.top_ids, self.top_logprobs.view(torch.int32))

@@ -79,7 +79,7 @@ class RunningBatch:
                 rows.append(row)
                 tokens -= row.count
         needs = [(row.request, self._memory.pages_needed(row.request, row.stop)) for row in rows]
-        if sum(pages for _, pages in needs) > self._memory.available_pages:
+        if not self._memory.make_available(sum(pages for _, pages in needs)):
             return None
         self._memory.hand_out(needs)
         rows += self._prefill_rows(tokens)
@@ -90,7 +90,9 @@ class RunningBatch:
         for request in self._requests:
             if request.next_start >= request.prefill_end:
                 continue
-            count = min(request.next_tokens, tokens, self._memory.room(request))
+            count = min(request.next_tokens, tokens)
+            self._memory.make_available(self._memory.pages_needed(request, request.next_start + count))
+            count = min(count, self._memory.room(request))
             if count > 0:
                 self._memory.reserve(request, count)
                 rows.append(Row(request, count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +26,7 @@ from .grammar_queue import GrammarQueue
 from .kv_memory import KVMemory
 from .logprobs import sampled_logprob, take_scores
 from .messages import CacheTree, SchedulerStats
+from .program_table import ProgramTable
 from .queue_limit import QueueLimit
 from .request import Request, check_request
 from .running_batch import RunningBatch
@@ -106,7 +107,15 @@ class Scheduler:
         self._seeds = random.Random(config.seed)
         self._arrivals = itertools.count()
 
-        self._memory = KVMemory(num_pages, page_size, radix_cache=config.radix_cache)
+        self._programs = ProgramTable()
+        self._memory = KVMemory(
+            num_pages,
+            page_size,
+            radix_cache=config.radix_cache,
+            programs=self._programs,
+            keep_prefixes=config.keep_prefixes,
+            clock=self._clock,
+        )
         self._estimate = OutputEstimate()
         self._mask_table = mask_table
         self._masks = MaskRows(mask_table)
@@ -127,6 +136,11 @@ class Scheduler:
         self._steps = 0
         self._retractions = 0
         self._counts = SchedulerCounts()
+
+    @property
+    def page_size(self) -> int:
+        """Tokens a page of the KV pool."""
+        return self._memory.page_size
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -155,6 +169,7 @@ class Scheduler:
         request.max_output = min(request.params.max_tokens, self._context_length - len(request.prompt_ids))
         request.arrival = next(self._arrivals)
         request.arrived_s = self._clock.now()
+        request.turn_s = self._programs.turn_s(request)
         timeout_s = self._request_timeout_s if request.timeout_s is None else request.timeout_s
         if timeout_s is not None:
             request.deadline_s = request.arrived_s + timeout_s
@@ -164,6 +179,7 @@ class Scheduler:
             self._waiting.add(request)
         self._deadlines.add(request)  # and from here on it is active: nothing may fail any more
         self._requests[request.id] = request
+        self._programs.enter(request)
 
     def abort(self, request_id: str) -> bool:
         """End a request at the next step; what a step in flight computes for it is dropped.
@@ -175,6 +191,18 @@ class Scheduler:
             return False
         self._aborts.add(request_id)
         return True
+
+    def drop_prefixes(self, program_id: str, request_ids: Sequence[str]) -> None:
+        """Keep the prefixes of these requests of a program no longer: nothing continues them."""
+        program = self._programs.find(program_id)
+        if program is not None and self._memory.kept is not None:
+            self._memory.kept.drop(program, request_ids)
+
+    def end_program(self, program_id: str) -> None:
+        """Keep nothing for a program any more: no request of it comes."""
+        program = self._programs.end(program_id)
+        if program is not None and self._memory.kept is not None:
+            self._memory.kept.drop_all(program)
 
     @property
     def has_work(self) -> bool:
@@ -251,6 +279,7 @@ class Scheduler:
             row.request.flying = row
             row.request.setup_due = False
         step = Step(self._steps, rows, self._runner.launch(plan))
+        self._counts.launched_rows += len(rows)
         self._memory.pool.step_launched(step.number)
         self._in_flight.append(step)
         return step
@@ -299,7 +328,9 @@ class Scheduler:
             raise EngineError(f"the result of step {result.step} came when step {step.number} was in flight")
         self._in_flight.popleft()
         self._memory.pool.step_done(step.number)
-        self._counts.device_s += result.device_s
+        self._counts.finished(step.number, len(step.rows), result.device_s)
+        if self._memory.kept is not None:
+            self._memory.kept.measured(sum(row.count for row in step.rows), result.device_s)
         sampled = scored = 0
         for row in step.rows:
             self._finish_row(row, result, sampled, scored)
@@ -374,6 +405,7 @@ class Scheduler:
             if row.request.started_s is None:
                 row.request.started_s = self._clock.now()
                 row.request.cached_tokens = min(row.start, len(row.request.prompt_ids))
+                row.request.first_step = self._steps + 1
                 self._counts.started(row.request)
         if not self._in_flight:  # which may still make room
             for request in admission.too_large:
@@ -417,6 +449,8 @@ class Scheduler:
         else:
             self._advance(row, result, scored)
             if takes_sample:
+                if row.request.first_token_s is None:
+                    row.request.first_token_s = self._clock.now()
                 self._take_token(row.request, result, sampled)
             if row.start < row.request.prefill_end:
                 self._settle(row)
@@ -466,10 +500,13 @@ class Scheduler:
     def _end(self, request: Request, text: str) -> None:
         """The one way out, for every end: slot and pages come back, and the end is told."""
         if request.slot >= 0:
+            if request.status == "finished" and request.place is not None and request.place.continued:
+                self._memory.keep(request)
             self._running.remove(request)
         self._waiting.discard(request)
         self._estimate.finished(request)
         request.ended_s = self._clock.now()
+        self._memory.left(request)
         self._counts.ended(request)
         self._aborts.discard(request.id)
         del self._requests[request.id]

@@ -17,6 +17,8 @@ from .intake import Intake
 from .messages import (
     AbortRequest,
     Answer,
+    DropPrefixes,
+    EndProgram,
     FromScheduler,
     NewRequest,
     Question,
@@ -117,6 +119,10 @@ class SchedulerLoop:
                 self._refuse(message.id, RequestAbortedError(f"request {message.id} was aborted"))
             else:
                 self._scheduler.abort(message.id)
+        elif isinstance(message, DropPrefixes):
+            self._scheduler.drop_prefixes(message.program, message.requests)
+        elif isinstance(message, EndProgram):
+            self._scheduler.end_program(message.program)
         else:
             self._send(self.answer(message))
 

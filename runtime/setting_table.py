@@ -74,6 +74,7 @@ _LINES: dict[str, dict[str, str]] = {
         "attention_backend": "What computes attention: flashinfer, triton, torch_native, cpu",
         "cuda_graphs": "Record small steps on a GPU, and replay them",
         "radix_cache": "Keep prefixes for later requests",
+        "keep_prefixes": "Keep what open programs go on from",
     },
     "Scheduling": {
         "policy": "Order of the queue",

@@ -34,7 +34,7 @@ class SharedPrefixes:
 
     def add(self, request: Request) -> None:
         """Take in a request that begins to run."""
-        entry = (request.token_ids[: request.end].tobytes(), request.arrival, request)
+        entry = (request.token_ids[: request.path_end].tobytes(), request.arrival, request)
         bisect.insort(self._sorted.setdefault(request.namespace, []), entry, key=_bytes)
 
     def worth_waiting(self, request: Request, matched: int) -> Request | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +14,31 @@ _NONE: Int32Array = np.empty(0, dtype=np.int32)
 _FROM_SLOT: Int32Array = np.array([FROM_SLOT], dtype=np.int32)
 
 
+class Line(Protocol):
+    """Tokens of one request that follow one another: a row of the plan, and a row here or a part of one.
+
+    Attributes:
+        first: index of its first token among those of the request.
+        start: place of that token in its text.
+        count: how many tokens it has.
+    """
+
+    @property
+    def request(self) -> Request: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+
+    def token_ids(self) -> Int32Array:
+        """[count], its tokens."""
+
+    def pages(self, count: int, page_size: int) -> Int32Array:
+        """The first `count` pages of its text."""
+
+
 class Row:
     """One request's share of a step: `count` tokens from `start` to `stop`, the next that are to be computed.
 
@@ -20,7 +46,7 @@ class Row:
         follows_sample: its one token is being sampled by the step before.
         is_sampled: the row reaches the end of what is known, or comes after it, so the next token is sampled.
         output_position: of the sampled token, in the request's output.
-        scored: places of the tokens scored by this row; each is scored by the logits one place before.
+        scored: which of the request's scores this row tells.
         mask_row: of the mask table, referenced until the step's result is processed.
         dropped: the request ended, or goes on from another place, while the step was in flight.
     """
@@ -47,9 +73,12 @@ class Row:
         self.is_sampled = stop == request.end + follows_sample and request.kind == "generate"
         self.output_position = request.num_output + follows_sample
         self.dropped = False
-        unscored = request.unscored
-        self.scored = range(max(start + 1, unscored.start), min(stop + 1, unscored.stop)) if unscored else unscored
+        self.scored = request.scored_by(start, stop)
         self.mask_row = UNCONSTRAINED
+
+    @property
+    def first(self) -> int:
+        return self.start
 
     @property
     def takes_sample(self) -> bool:
@@ -65,37 +94,41 @@ class Row:
         """The row's tokens; `FROM_SLOT` for one that the step before samples."""
         return _FROM_SLOT if self.follows_sample else self.request.token_ids[self.start : self.stop]
 
+    def pages(self, count: int, page_size: int) -> Int32Array:
+        """The first `count` pages of its context."""
+        return self.request.page_table.pages.first(count)
+
 
 def build_plan(step: int, rows: Sequence[Row], page_size: int) -> StepPlan:
     """The plan of a step. Its arrays are copies: they stay as they are when requests go on.
 
     Every row's request has a slot, and pages for all of the row's tokens.
     """
-    starts = _int32([row.start for row in rows])
-    counts = _int32([row.count for row in rows])
+    lines = _lines(rows)
+    starts = _int32([line.start for line in lines])
+    counts = _int32([line.count for line in lines])
     query_indptr = _indptr(counts)
     seq_lens = starts + counts
     page_counts = -(-seq_lens // page_size)
     page_indptr = _indptr(page_counts)
-    tables = [row.request.page_table.pages for row in rows]
-    page_ids = np.concatenate([table.first(n) for table, n in zip(tables, page_counts.tolist(), strict=True)])
+    page_ids = np.concatenate([line.pages(n, page_size) for line, n in zip(lines, page_counts.tolist(), strict=True)])
     positions = np.arange(query_indptr[-1], dtype=np.int32) + np.repeat(starts - query_indptr[:-1], counts)
     pages = page_ids[np.repeat(page_indptr[:-1], counts) + positions // page_size]
-    sampled = [index for index, row in enumerate(rows) if row.is_sampled]
-    score_tokens, score_targets, score_top = _scores(rows, query_indptr)
+    sampled = [(index, line) for index, line in enumerate(lines) if isinstance(line, Row) and line.is_sampled]
+    score_tokens, score_targets, score_top = _scores(rows, lines, query_indptr)
     return StepPlan(
         step=step,
         setups=tuple(_setup(row.request) for row in rows if row.request.setup_due),
-        token_ids=np.concatenate([row.token_ids() for row in rows]),
+        token_ids=np.concatenate([line.token_ids() for line in lines]),
         positions=positions,
         kv_slots=pages * np.int32(page_size) + positions % page_size,
         query_indptr=query_indptr,
         page_indptr=page_indptr,
         page_ids=page_ids,
         seq_lens=seq_lens,
-        slots=_int32([row.request.slot for row in rows]),
-        sample_rows=_int32(sampled),
-        output_positions=_int32([rows[index].output_position for index in sampled]),
+        slots=_int32([line.request.slot for line in lines]),
+        sample_rows=_int32([index for index, _ in sampled]),
+        output_positions=_int32([row.output_position for _, row in sampled]),
         score_tokens=score_tokens,
         score_targets=score_targets,
         score_top=score_top,
@@ -107,25 +140,59 @@ def build_masks(rows: Sequence[Row], updates: tuple[Int32Array, UInt32Array] | N
     return StepMasks(_int32([row.mask_row for row in rows if row.is_sampled]), updates)
 
 
-def _scores(rows: Sequence[Row], query_indptr: Int32Array) -> tuple[Int32Array, Int32Array, Int32Array]:
+def _lines(rows: Sequence[Row]) -> Sequence[Line]:
+    """The lines of rows, which keep their order.
+
+    Limbs of one token come first, with the decodes: attention has kernels for lines of one token.
+    """
+    if not any(row.request.has_limbs for row in rows):
+        return rows
+    single: list[Line] = []
+    others: list[Line] = []
+    for row in rows:
+        for line in row.request.lines(row):
+            (single if line.count == 1 and line is not row else others).append(line)
+    return single + others
+
+
+def _scores(
+    rows: Sequence[Row], lines: Sequence[Line], query_indptr: Int32Array
+) -> tuple[Int32Array, Int32Array, Int32Array]:
     """Flat indices whose logits score a token, the tokens scored, and how many likeliest beside each; in row order."""
-    scoring = [(row, first) for row, first in zip(rows, query_indptr.tolist(), strict=False) if row.scored]
+    scoring = [row for row in rows if row.scored]
     if not scoring:  # as in most steps
         return _NONE, _NONE, _NONE
-    tokens = [np.arange(row.scored.start - 1, row.scored.stop - 1) + (first - row.start) for row, first in scoring]
-    targets = [row.request.token_ids[row.scored.start : row.scored.stop] for row, _ in scoring]
-    top = _int32([_likeliest(row) for row, _ in scoring])
+    at: dict[Request, list[tuple[int, int]]] = {row.request: [] for row in scoring}
+    for line, flat in zip(lines, query_indptr.tolist(), strict=False):
+        if line.request in at:
+            at[line.request].append((line.first, flat))
+    told = [row.request.scoring(row.scored) for row in scoring]
+    tokens = [_flat(sources, at[row.request]) for row, (sources, _) in zip(scoring, told, strict=True)]
+    top = _int32([_likeliest(row) for row in scoring])
     return (
         np.concatenate(tokens, dtype=np.int32),
-        np.concatenate(targets),
-        np.repeat(top, [len(row.scored) for row, _ in scoring]),
+        np.concatenate([targets for _, targets in told]),
+        np.repeat(top, [len(row.scored) for row in scoring]),
     )
+
+
+def _flat(indices: Int32Array, lines: list[tuple[int, int]]) -> Int32Array:
+    """Where tokens of a request are in the step.
+
+    Args:
+        indices: of the tokens among those of the request.
+        lines: the request's lines, in any order: the index of the first token, and where that is in the step.
+    """
+    firsts, flats = (_int32(values) for values in zip(*sorted(lines), strict=True))
+    line = np.searchsorted(firsts, indices, side="right") - 1
+    flat: Int32Array = indices - firsts[line] + flats[line]
+    return flat
 
 
 def _likeliest(row: Row) -> int:
     """How many of the likeliest tokens are wanted beside what a row scores: of its prompt, or of forced output."""
-    params, of_output = row.request.params, row.scored.start >= len(row.request.prompt_ids)
-    return (params.logprobs if of_output else params.prompt_logprobs) or 0
+    params = row.request.params
+    return (params.logprobs if row.request.are_output(row.scored) else params.prompt_logprobs) or 0
 
 
 def _setup(request: Request) -> SlotSetup:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .added_tokens import all_added_tokens
 from .errors import ModelLoadError
 from .models.config import token_ids
+from .program import Text
 from .special_tokens import SpecialTokens
 from .text_encoder import TextEncoder
 from .token_bytes import vocabulary_bytes
@@ -134,6 +135,10 @@ class Tokenizer:
             encoded.ids.insert(0, self.bos_id)
             encoded.owners.insert(0, encoded.owners[0])
         return encoded
+
+    def owners_of(self, texts: Sequence[Text], *, start: bool) -> list[int]:
+        """For each token of constant text that stands together, the id of the node in which it begins."""
+        return self.encode([Piece(text.text, text.template, text.id) for text in texts], start=start).owners
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of plain text that goes on from other text."""

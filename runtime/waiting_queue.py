@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from .admission import AdmissionBudget, OutputEstimate
-from .ageing import AgeingQueue
+from .ageing import AgeingQueue, turn
 from .clock import Clock
 from .config import EngineConfig
 from .kv_memory import KVMemory
@@ -53,7 +53,7 @@ class WaitingQueue:
         clock: Clock,
         limit: QueueLimit,
     ) -> None:
-        self._policy = queue_policy(config.policy, memory, config.seed)
+        self._policy = queue_policy(config.policy, memory, estimate, config.seed)
         self._memory = memory
         self._running = running
         self._estimate = estimate
@@ -86,9 +86,16 @@ class WaitingQueue:
             self._memory, self._estimate, tokens=tokens, slots=running.free_slots, running=running.requests
         )
         computing = SharedPrefixes(self._memory.page_size, running.prefilling)
+        blocked: Request | None = None
         for request in self._ordered():
-            if budget.is_spent or not self._offer(request, budget, computing, admission):
+            if budget.is_spent:
                 break
+            if blocked is not None and not (request.goes_on and turn(request) < turn(blocked)):
+                continue
+            if not self._offer(request, budget, computing, admission):
+                if request.goes_on:
+                    break
+                blocked = request
         self._begin([row.request for row in admission.rows], now_s)
         return admission
 

@@ -232,7 +232,10 @@ class FakeRunner:
         assert (np.diff(plan.query_indptr) > 0).all(), "a row without tokens"
         assert plan.query_indptr[-1] == len(plan.token_ids) == len(plan.positions) == len(plan.kv_slots)
         assert plan.page_indptr[-1] == len(plan.page_ids)
-        assert len(plan.seq_lens) == rows == len(set(plan.slots.tolist())), "two rows for one slot"
+        assert len(plan.seq_lens) == rows
+        from_slot = np.repeat(plan.slots, np.diff(plan.query_indptr))[plan.token_ids == FROM_SLOT]
+        for slots in (plan.slots[plan.sample_rows], from_slot):
+            assert len(slots) == len(set(slots.tolist())), "two rows for one slot"
         assert len(set(plan.kv_slots.tolist())) == len(plan.kv_slots), "two tokens are written to one place"
         assert (np.diff(plan.page_indptr) == -(-plan.seq_lens // self.page_size)).all(), "wrong number of pages"
 

@@ -30,6 +30,8 @@ from tests.fake_runner import (
 
 from palmette.constrained import CompiledGrammar, Grammar, MaskTable, Matcher
 from palmette.constrained.stop_pattern import stop_patterns
+from palmette.runtime.batch import Int32Array
+from palmette.runtime.choice_tree import ChoiceTree
 from palmette.runtime.config import EngineConfig
 from palmette.runtime.detokenizer import OutputText
 from palmette.runtime.grammar_cache import GrammarCache
@@ -38,6 +40,7 @@ from palmette.runtime.messages import RequestKind
 from palmette.runtime.request import Request
 from palmette.runtime.sampling_params import SamplingParams
 from palmette.runtime.scheduler import RequestUpdate, Scheduler
+from palmette.runtime.score_request import ScoreRequest, TreeLayout
 
 
 def make_request(
@@ -50,20 +53,31 @@ def make_request(
     group: str | None = None,
     **params: Any,
 ) -> Request:
-    """A request of the fake vocabulary; greedy unless `params` say otherwise."""
+    """A request of the fake vocabulary; greedy unless `params` say otherwise. One of kind "score" scores the prompt."""
+    if kind == "score":
+        return make_score(request_id, [prompt], score_from, group=group)
     sampling = SamplingParams(**{"temperature": 0.0, "seed": 5, **params})
     patterns = stop_patterns(sampling.stop_regex) if sampling.stop_regex else None
     return Request(
         id=request_id,
-        kind=kind,
         prompt_ids=ids(*prompt),
         params=sampling,
         grammar=grammar,
-        score_from=score_from,
         end_ids=frozenset((END_ID, OTHER_END_ID)),
         group=group,
         text=OutputText(TOKEN_BYTES, sampling.stop, patterns),
     )
+
+
+def make_score(
+    request_id: str, texts: Sequence[Sequence[int]], score_from: int, *, group: str | None = None, page_size: int = 1
+) -> ScoreRequest:
+    """A request for the scores of texts whose first `score_from` tokens are the same."""
+    arrays = [ids(*text) for text in texts]
+    tree = ChoiceTree.of(arrays, score_from)
+    layout = TreeLayout.of(tree.tokens(arrays), tree.shape, page_size)
+    params = SamplingParams(seed=0)
+    return ScoreRequest(id=request_id, prompt_ids=layout.token_ids, tree=layout, params=params, group=group)
 
 
 @dataclass(frozen=True)
@@ -122,9 +136,25 @@ def text_of(request: Request) -> OutputText:
 
 
 def expected_scores(request: Request) -> list[float]:
-    """The right log-probabilities of a request whose prompt is scored."""
-    prompt = request.prompt_ids
-    return [float(FakeModel().logprobs(prompt[:i])[prompt[i]]) for i in range(request.score_from, len(prompt))]
+    """The right log-probabilities of a request whose prompt, or whose tree, is scored."""
+    if isinstance(request, ScoreRequest):
+        paths, targets = _scored_paths(request.tree), request.tree.targets.tolist()
+    else:
+        places = range(request.score_from, len(request.prompt_ids))
+        paths, targets = [request.prompt_ids[:i] for i in places], request.prompt_ids[request.score_from :].tolist()
+    return [float(FakeModel().logprobs(path)[target]) for path, target in zip(paths, targets, strict=True)]
+
+
+def _scored_paths(tree: TreeLayout) -> list[Int32Array]:
+    """The tokens up to each of those that score others."""
+    path: list[int] = []
+    path_of: list[list[int]] = []
+    for limb, (first, start) in enumerate(zip(tree.firsts, tree.starts, strict=True)):
+        path = path[:start]
+        for token_id in tree.token_ids[first : tree.stop_of(limb)].tolist():
+            path = [*path, token_id]
+            path_of.append(path)
+    return [ids(*path_of[source]) for source in tree.sources]
 
 
 class FakeEngine:

@@ -11,6 +11,7 @@ from tests.fakes import make_request
 
 from palmette.runtime.batch import Int32Array
 from palmette.runtime.config import EngineConfig
+from palmette.runtime.messages import ProgramPlace
 from palmette.runtime.request import Request
 from palmette.runtime.scheduler import Scheduler
 
@@ -24,6 +25,7 @@ class Arrival:
     max_tokens: int
     priority: int = 0
     group: str | None = None
+    place: ProgramPlace | None = None
 
 
 @dataclass(frozen=True)
@@ -108,5 +110,5 @@ def simulate(arrivals: Sequence[Arrival], device: Device, *, until: int | None =
 
 def _request(name: str, arrival: Arrival) -> Request:
     request = make_request(name, arrival.prompt, max_tokens=arrival.max_tokens, ignore_eos=True, group=arrival.group)
-    request.priority = arrival.priority
+    request.priority, request.place = arrival.priority, arrival.place
     return request

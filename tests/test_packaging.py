@@ -59,7 +59,11 @@ def test_wheel_holds_every_module(wheel_names: set[str]) -> None:
         f"palmette/runtime/server/static/{name}"
         for name in ("index.html", "key.js", "page.js", "page.css", "docs.html", "docs.js", "docs.css")
     }
-    assert page <= wheel_names
+    trace = {
+        f"palmette/lang/static/trace{name}"
+        for name in (".html", ".css", ".js", "_tree.js", "_timeline.js", "_details.js")
+    }
+    assert page | trace <= wheel_names
 
 
 def test_wheel_holds_nothing_else(wheel_names: set[str]) -> None:

@@ -52,6 +52,8 @@ class StepAttention(Protocol):
     def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
         """Turn queries and keys by their positions' angles, write keys and values at the step's kv_slots, attend.
 
+        All rows' keys and values are written before any row is computed: a row may have pages that another one writes.
+
         Args:
             qkv: [T, layer.num_heads + 2 * layer.num_kv_heads, layer.head_dim], contiguous: queries, keys, values. The
                 backend may overwrite it.

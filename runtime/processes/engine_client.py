@@ -12,11 +12,10 @@ from palmette.runtime.errors import EngineError, RequestError
 from palmette.runtime.jobs import Job
 from palmette.runtime.messages import (
     USUAL_OPTIONS,
-    AbortRequest,
     Answer,
     CacheTree,
     FromScheduler,
-    NewRequest,
+    FromTree,
     Question,
     RequestFailure,
     SchedulerStats,
@@ -124,7 +123,7 @@ class EngineClient:
         if self._failure is not None:
             raise EngineError(str(self._failure))
 
-    def _send(self, message: NewRequest | AbortRequest | Question) -> None:
+    def _send(self, message: FromTree | Question) -> None:
         """Have a message sent at the end of this turn of the loop.
 
         Raises:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import functools
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -20,13 +21,16 @@ from palmette.runtime.config import EngineConfig
 from palmette.runtime.errors import EngineError
 from palmette.runtime.messages import USUAL_OPTIONS, CacheTree, Question, SchedulerStats, SessionOptions
 from palmette.runtime.model_path import find_model, model_name
-from palmette.runtime.program import ModelInfo
+from palmette.runtime.program import ModelInfo, Text
 from palmette.runtime.server_settings import ServerSettings
 
 from .engine_processes import Address, EngineProcesses
 from .loading_line import LoadingLine
 from .process_messages import DEFAULT_LOADER, ChildSettings
 from .remote_session import EventSink, RemoteSession
+
+if TYPE_CHECKING:
+    from palmette.runtime.tokenizer import Tokenizer
 
 logger = logging.getLogger("palmette.engine")
 
@@ -107,6 +111,16 @@ class Runtime:
     def model_info(self) -> ModelInfo:
         return self._address.model_info
 
+    def token_owners(self, texts: Sequence[Text], *, start: bool) -> list[int]:
+        """For each token of constant text that stands together, the id of the node in which it begins.
+
+        The model's tokenizer is loaded in this process when it is first asked.
+
+        Args:
+            start: a prompt begins with it.
+        """
+        return _tokenizer(self._settings.engine.model or "").owners_of(texts, start=start)
+
     @property
     def url(self) -> str:
         """Where the server is, without a slash at the end: ``http://127.0.0.1:34567``."""
@@ -124,7 +138,9 @@ class Runtime:
         """Whether all processes run."""
         return not self._restarts and not self._closed and self._failure is None
 
-    def open(self, events: EventSink, options: SessionOptions = USUAL_OPTIONS) -> RemoteSession:
+    def open(
+        self, events: EventSink, options: SessionOptions = USUAL_OPTIONS, *, program: str | None = None
+    ) -> RemoteSession:
         """Open an empty request tree whose events go to `events`, called from a thread of the runtime's.
 
         Waits where the engine is being started anew.
@@ -132,7 +148,7 @@ class Runtime:
         Raises:
             EngineError: the engine was shut down, or it failed.
         """
-        return self._current().open(events, options)
+        return self._current().open(events, options.of_program(program))
 
     def flush_cache(self) -> int:
         """Drop every prefix that no running request uses; returns the number of tokens dropped."""
@@ -239,3 +255,11 @@ class Runtime:
             self._restarts -= 1
             self._failure = self._failure or failure
             self._changed.notify_all()
+
+
+@functools.lru_cache(maxsize=4)
+def _tokenizer(model: str) -> Tokenizer:
+    """The tokenizer of a model's folder or file."""
+    from palmette.runtime.tokenizer import Tokenizer
+
+    return Tokenizer.load(model)

@@ -94,7 +94,7 @@ def main(child: Child) -> None:
             server.send(message)
 
     tokenizer = loaded.tokenizer
-    intake = Intake(tokenizer.token_bytes, tokenizer.end_ids, inbox.wake)
+    intake = Intake(tokenizer.token_bytes, tokenizer.end_ids, inbox.wake, page_size=loaded.scheduler.page_size)
     loop = SchedulerLoop(loaded.scheduler, intake, inbox, send, overlap=loaded.overlap)
     child.on_stop(lambda _: loop.stop())
     server.send(ModelLoaded(info))

@@ -22,6 +22,7 @@ from palmette.runtime.program import (
     Generated,
     Node,
     Text,
+    Timings,
     TokenLogprob,
     Tokens,
 )
@@ -59,7 +60,15 @@ EXAMPLE = {
     "finish_reason": "stop",
     "matched": 2,
     "usage": {"prompt_tokens": 5, "completion_tokens": 3, "cached_tokens": 4, "forced_tokens": 0},
-    "timings": {"elapsed_s": 0.021, "total_s": 0.023},
+    "timings": {
+        "elapsed_s": 0.021,
+        "total_s": 0.023,
+        "queue_s": 0.001,
+        "first_token_s": 0.012,
+        "first_step": 118,
+        "last_step": 121,
+        "batch_size": 6.5,
+    },
 }
 
 
@@ -72,11 +81,20 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     forced_tokens: int
 
 
-class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """`elapsed_s`: from when the prompt entered the engine; `total_s`: from when the request came."""
+class GenerateTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """`elapsed_s`: from when the prompt entered the engine; `total_s`: from when the request came.
+
+    The others are of the first answer: how long it waited for a step, when its first token came, in which of the
+    engine's steps it ran, and how many requests ran in them on average.
+    """
 
     elapsed_s: float
     total_s: float
+    queue_s: float | None = None
+    first_token_s: float | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    batch_size: float | None = None
 
 
 class GeneratedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,7 +118,7 @@ class GenerateResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     finish_reason: str
     matched: str | int | None
     usage: Usage
-    timings: Timings
+    timings: GenerateTimings
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     answers: tuple[GeneratedAnswer, ...] | None = None
@@ -177,7 +195,7 @@ class _Results:
                 completion_tokens=sum(answer.completion_tokens for answer in event.completions),
                 forced_tokens=sum(answer.forced_tokens for answer in event.completions),
             ),
-            timings=Timings(elapsed_s=event.elapsed_s, total_s=time.monotonic() - self._began_s),
+            timings=_timings(event.elapsed_s, time.monotonic() - self._began_s, first.timings),
         )
 
     def _written(self, event: Event) -> bytes:
@@ -188,6 +206,20 @@ class _Results:
             place = {"index": event.node // 2, "answer": event.index}
             return server_sent(msgspec.json.encode(GenerateDelta(**place, delta=event.text, logprobs=event.logprobs)))
         return b""
+
+
+def _timings(elapsed_s: float, total_s: float, first: Timings | None) -> GenerateTimings:
+    if first is None:
+        return GenerateTimings(elapsed_s=elapsed_s, total_s=total_s)
+    return GenerateTimings(
+        elapsed_s=elapsed_s,
+        total_s=total_s,
+        queue_s=first.queue_s,
+        first_token_s=first.first_token_s,
+        first_step=first.first_step,
+        last_step=first.last_step,
+        batch_size=first.batch_size,
+    )
 
 
 def _answer(completion: Completion) -> GeneratedAnswer:

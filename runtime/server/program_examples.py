@@ -19,7 +19,7 @@ MORE_NODES: list[dict[str, Any]] = [
     {"type": "generate", "id": 3, "parent": 2, "params": {"max_tokens": 20, "stop": ["."]}, "stream": True},
     {"type": "select", "id": 4, "parent": 1, "choices": [" Good", " Bad"]},
 ]
-PROGRAM_EXAMPLES = [{"nodes": NODES, "cache_salt": "tenant-7"}, {"priority": 1, "timeout_s": 60}]
+PROGRAM_EXAMPLES = [{"nodes": NODES, "cache_salt": "tenant-7"}, {"name": "rate", "priority": 1, "timeout_s": 60}]
 MORE_EXAMPLES = [{"nodes": MORE_NODES}]
 MESSAGE_EXAMPLES = [
     [

@@ -121,7 +121,9 @@ class ProgramStore:
         self._check_open()
         if len(self._sessions) >= self._most_programs:
             raise self._full()
-        settings = SessionOptions(priority=options.priority, cache_salt=options.cache_salt, timeout_s=options.timeout_s)
+        settings = SessionOptions(
+            priority=options.priority, cache_salt=options.cache_salt, timeout_s=options.timeout_s, program=options.name
+        )
         session = self._service.open(events, settings)
         self._sessions.add(session)
         return session

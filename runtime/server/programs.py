@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from palmette.constrained.errors import PalmetteError
 from palmette.runtime.channel import ChannelMessage, ProgramOptions
 from palmette.runtime.errors import EngineError, RequestError
+from palmette.runtime.messages import LONGEST_NAME
 from palmette.runtime.program import Node
 from palmette.runtime.server_settings import ServerSettings
 from palmette.runtime.service import EngineService
@@ -166,7 +167,7 @@ def _add_channels(router: APIRouter, store: ProgramStore) -> None:
         "/channels",
         summary="Open a channel",
         response_class=Response,
-        openapi_extra=json_body(ProgramOptions, [{"idle_timeout_s": 20}]),
+        openapi_extra=json_body(ProgramOptions, [{"idle_timeout_s": 20, "name": "judge"}]),
     )
     async def open_channel(request: Request) -> Response:
         """Open a channel: many programs of one client, with one stream for all their events."""
@@ -278,6 +279,8 @@ def _check(options: ProgramOptions) -> None:
     if len(options.cache_salt) > MAX_SALT_LENGTH:
         message = f"cache_salt must have at most {MAX_SALT_LENGTH} characters, not {len(options.cache_salt)}"
         raise bad_request(message, param="cache_salt")
+    if len(options.name) > LONGEST_NAME:
+        raise bad_request(f"name must have at most {LONGEST_NAME} characters, not {len(options.name)}", param="name")
     if options.timeout_s is not None and not 0 < options.timeout_s <= MAX_TIMEOUT_S:
         message = f"timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:g} s, not {options.timeout_s!r}"
         raise bad_request(message, param="timeout_s")

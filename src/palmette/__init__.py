@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         system,
         system_begin,
         system_end,
-        tool_result,
         user,
         user_begin,
         user_end,
@@ -35,12 +34,14 @@ if TYPE_CHECKING:
         token_length_normalized,
         unconditional_likelihood_normalized,
     )
+    from palmette.lang.compiled_program import CompiledProgram
     from palmette.lang.errors import (
         ChatTemplateError,
         DeadlineExceededError,
         NoBackendError,
         NodeFailedError,
         ProgramError,
+        ResultsFileError,
         ToolError,
         UnknownVariableError,
         UnsupportedTypeError,
@@ -49,12 +50,17 @@ if TYPE_CHECKING:
     from palmette.lang.function import Function, function
     from palmette.lang.http_backend import HttpBackend
     from palmette.lang.mock_backend import MockBackend
+    from palmette.lang.mock_script import MockCall
     from palmette.lang.openai_backend import OpenAIBackend
+    from palmette.lang.openai_usage import OpenAIUsage
     from palmette.lang.reference import template
     from palmette.lang.server_info import flush_cache, get_server_info
     from palmette.lang.state import ProgramState
     from palmette.lang.state_group import ProgramStateGroup
-    from palmette.lang.tool import Tool, ToolCall, tool, tools_prompt
+    from palmette.lang.tool import Tool, ToolCall, tool
+    from palmette.lang.tool_answers import tools_prompt
+    from palmette.lang.tool_result import tool_result
+    from palmette.lang.trace import RunTrace, TracedNode
     from palmette.lang.tree_view import TreeNode, TreeView
     from palmette.runtime.errors import EngineError, ModelLoadError, RequestAbortedError, RequestError
     from palmette.runtime.sampling_params import SamplingParams
@@ -76,7 +82,6 @@ _HOMES = {
         "system",
         "system_begin",
         "system_end",
-        "tool_result",
         "user",
         "user_begin",
         "user_end",
@@ -87,12 +92,14 @@ _HOMES = {
         "token_length_normalized",
         "unconditional_likelihood_normalized",
     ),
+    "palmette.lang.compiled_program": ("CompiledProgram",),
     "palmette.lang.errors": (
         "ChatTemplateError",
         "DeadlineExceededError",
         "NoBackendError",
         "NodeFailedError",
         "ProgramError",
+        "ResultsFileError",
         "ToolError",
         "UnknownVariableError",
         "UnsupportedTypeError",
@@ -101,12 +108,17 @@ _HOMES = {
     "palmette.lang.function": ("Function", "function"),
     "palmette.lang.http_backend": ("HttpBackend",),
     "palmette.lang.mock_backend": ("MockBackend",),
+    "palmette.lang.mock_script": ("MockCall",),
     "palmette.lang.openai_backend": ("OpenAIBackend",),
+    "palmette.lang.openai_usage": ("OpenAIUsage",),
     "palmette.lang.reference": ("template",),
     "palmette.lang.server_info": ("flush_cache", "get_server_info"),
     "palmette.lang.state": ("ProgramState",),
     "palmette.lang.state_group": ("ProgramStateGroup",),
-    "palmette.lang.tool": ("Tool", "ToolCall", "tool", "tools_prompt"),
+    "palmette.lang.tool": ("Tool", "ToolCall", "tool"),
+    "palmette.lang.tool_answers": ("tools_prompt",),
+    "palmette.lang.tool_result": ("tool_result",),
+    "palmette.lang.trace": ("RunTrace", "TracedNode"),
     "palmette.lang.tree_view": ("TreeNode", "TreeView"),
     "palmette.runtime.errors": ("EngineError", "ModelLoadError", "RequestAbortedError", "RequestError"),
     "palmette.runtime.sampling_params": ("SamplingParams",),
@@ -117,6 +129,7 @@ _PACKAGES = ("constrained", "runtime")
 __all__ = [
     "Backend",
     "ChatTemplateError",
+    "CompiledProgram",
     "DeadlineExceededError",
     "EngineError",
     "Expr",
@@ -125,20 +138,25 @@ __all__ = [
     "GrammarError",
     "HttpBackend",
     "MockBackend",
+    "MockCall",
     "ModelLoadError",
     "NoBackendError",
     "NodeFailedError",
     "OpenAIBackend",
+    "OpenAIUsage",
     "PalmetteError",
     "ProgramError",
     "ProgramState",
     "ProgramStateGroup",
     "RequestAbortedError",
     "RequestError",
+    "ResultsFileError",
+    "RunTrace",
     "SamplingParams",
     "Tool",
     "ToolCall",
     "ToolError",
+    "TracedNode",
     "TreeNode",
     "TreeView",
     "UnknownVariableError",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Run, UseEngine
 
-from palmette.cli.batch import progress
+from palmette.lang.batch_progress import BatchCounts, shown_progress
 
 PROGRAM = """
 import palmette as pt
@@ -23,6 +25,21 @@ def describe(s: pt.ProgramState, fruit: str, count: int = 1) -> int:
     if s["text"] == "stone":
         raise ValueError("no fruit")
     return count
+"""
+SLOW_INPUT = """
+from contextlib import contextmanager
+
+import palmette as pt
+from palmette.cli import engine
+from palmette.cli.app import app
+
+@contextmanager
+def launch(*args, **settings):
+    yield pt.MockBackend({"": "juicy"})
+
+pt.runtime.launch = launch
+engine.fetch_model = lambda *args: None
+app()
 """
 ANSWERS = {"pear": "juicy", "plum": "sour", "fig": "stone", "nut": "HARD"}
 
@@ -79,6 +96,20 @@ def test_arguments_for_every_item(palmette: Run, use_engine: UseEngine, program:
     result = palmette("batch", program, items, "-a", "count=7", "-a", "seed=3", "--concurrency", "1")
     assert [line["value"] for line in results(result.stdout)] == [7, 2]
     assert [call.node.params.seed for call in backend.calls] == [3, 5]  # type: ignore[union-attr]  # generations
+
+
+def test_items_with_a_common_beginning_follow_each_other(
+    palmette: Run, use_engine: UseEngine, program: Path, tmp_path: Path
+) -> None:
+    """Programs whose arguments begin alike are run one after another; the lines still end up in the items' order."""
+    backend = use_engine({"": "ok"})
+    fruits = [f"{'pear' * 40} {i}" if i % 2 else f"{'plum' * 40} {i}" for i in range(8)]
+    items = items_of(tmp_path, *({"fruit": fruit} for fruit in fruits))
+    output = tmp_path / "out.jsonl"
+    assert palmette("batch", program, items, "-o", output, "--concurrency", "1").exit_code == 0
+    kinds = [call.prompt[4:8] for call in backend.calls]
+    assert sorted(kinds) in (kinds, kinds[::-1])
+    assert [line["args"]["fruit"] for line in results(output.read_text())] == fruits
 
 
 def test_values_that_are_objects(palmette: Run, use_engine: UseEngine, tmp_path: Path) -> None:
@@ -161,6 +192,54 @@ def test_resume(palmette: Run, use_engine: UseEngine, program: Path, tmp_path: P
     assert len(backend.calls) == 2
 
 
+def test_resume_with_fewer_items(palmette: Run, use_engine: UseEngine, program: Path, tmp_path: Path) -> None:
+    """Results of items that are not asked for stay, and are not counted."""
+    output = tmp_path / "out.jsonl"
+    backend = use_engine({**ANSWERS, "fig": "sweet"})
+    fruits = [{"fruit": fruit} for fruit in ("pear", "plum", "fig")]
+    assert palmette("batch", program, items_of(tmp_path, *fruits), "-o", output).exit_code == 0
+    wrong = output.read_text().replace('"value": 1, "error": null', '"value": null, "error": "lost"', 1)
+    output.write_text(wrong)
+    result = palmette("batch", program, items_of(tmp_path, *fruits[:2]), "-o", output, "--resume")
+    assert result.exit_code == 0
+    assert "1 items in" in result.stderr
+    assert "1 were there" in result.stderr
+    assert [line["error"] for line in results(output.read_text())] == [None] * 3
+    assert len(backend.calls) == 4
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_nothing_is_left_to_do(palmette: Run, program: Path, tmp_path: Path) -> None:
+    """No engine is started for items that are all done."""
+    output = tmp_path / "out.jsonl"
+    lines = [{"index": place, "args": {"fruit": "pear"}, "error": None} for place in (1, 0)]
+    output.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    items = items_of(tmp_path, {"fruit": "pear"}, {"fruit": "pear"})
+    result = palmette("batch", program, items, "-o", output, "--resume")
+    assert result.exit_code == 0
+    assert f"nothing is left to do: {output} has the results of all 2 items" in result.stderr
+    assert [line["index"] for line in results(output.read_text())] == [0, 1]
+
+
+def test_standard_input_that_comes_slowly(program: Path, tmp_path: Path) -> None:
+    """The line of an item is written before the next item is there, and Ctrl-C ends the wait for it."""
+    script = tmp_path / "batch.py"
+    script.write_text(SLOW_INPUT)
+    words = [sys.executable, str(script), "batch", str(program), "-"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b'{"fruit": "pear"}\n')
+        process.stdin.flush()
+        first = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr is not None
+        told = process.stderr.read().decode()
+    assert first["variables"] == {"text": "juicy"}
+    assert told.splitlines()[-1] == "interrupted"
+
+
 def test_ctrl_c_leaves_whole_lines(palmette: Run, use_engine: UseEngine, program: Path, tmp_path: Path) -> None:
     """An interrupt ends the batch with exit code 130; the lines that were written are whole, and --resume goes on."""
     program.write_text(PROGRAM.replace('raise ValueError("no fruit")', "raise KeyboardInterrupt"))
@@ -187,12 +266,15 @@ def test_a_deadline_for_each_item(palmette: Run, use_engine: UseEngine, program:
 
 def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On a terminal standard error shows how far the batch is, and how many failed; standard output stays clean."""
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with progress(total=3, done=1) as show:
-        show(0)
-        show(1)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    counts = BatchCounts(3, before=1)
+    with shown_progress(counts, "") as show:
+        counts.add_failed()
+        show()
+        counts.done += 1
+        show()
     shown = capsys.readouterr()
-    assert "3/3" in shown.err
+    assert "3/3" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.err)
     assert "1 failed" in shown.err
     assert shown.out == ""
 
@@ -236,8 +318,8 @@ class TestRefused:
             (["{items}", "--resume"], "error: --resume goes with --output"),
             (["{items}", "--timeout-s", "0"], "error: --timeout-s must be above 0, not 0"),
             (["{items}", "--output", "{items}"], "items.jsonl is not empty\nhint: --resume goes on with it"),
-            (["{items}", "-o", "{items}", "--resume"], "items.jsonl line 1 is no result of `palmette batch`"),
-            (["{items}", "-o", "/nowhere/out.jsonl"], "--output /nowhere/out.jsonl cannot be written: No such file"),
+            (["{items}", "-o", "{items}", "--resume"], "items.jsonl line 1 is no result of a batch; only a file"),
+            (["{items}", "-o", "/nowhere/out.jsonl"], "error: /nowhere/out.jsonl cannot be written: No such file"),
             (["{items}", "--concurrency", "0"], "--concurrency"),
         ],
     )
@@ -257,7 +339,10 @@ class TestRefused:
         (tmp_path / "out.jsonl").write_text(json.dumps(line) + "\n")
         items = items_of(tmp_path, {"fruit": "pear"})
         result = palmette("batch", program, items, "-o", tmp_path / "out.jsonl", "--resume")
-        assert "error: item 0 was run with other arguments when the output was begun" in result.stderr
+        assert (
+            'out.jsonl line 1 is of item 0 with the arguments {"fruit": "fig"}, but item 0 now has {"fruit": "pear"}'
+            in result.stderr
+        )
         assert result.exit_code == 2
 
 

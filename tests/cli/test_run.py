@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Run, UseEngine
+from tests.lang.trace_event_rules import checked_events
 
 import palmette as pt
+from palmette.runtime.program import Generate
 
 PROGRAM = """
 import palmette as pt
@@ -51,6 +54,59 @@ def test_json_output(palmette: Run, use_engine: UseEngine, program: Path) -> Non
     result = palmette("run", program, "-a", "fruit=pear", "--json", "--no-tree")
     assert json.loads(result.stdout) == {"variables": {"text": "juicy", "taste": ["sweet", "sour"]}, "returned": 1}
     assert "computed" not in result.stderr
+
+
+@pytest.mark.parametrize("out", ["run", "run.html", "run.json"])
+def test_a_trace(palmette: Run, use_engine: UseEngine, program: Path, tmp_path: Path, out: str) -> None:
+    """--trace writes a page and a file for trace viewers, with log-probabilities; the answers are the same."""
+    backend = use_engine(["juicy", "sweet", "sour"])
+    result = palmette("run", program, "-a", "fruit=pear", "--no-tree", "--trace", tmp_path / out)
+    assert result.stdout == 'text: juicy\ntaste: ["sweet", "sour"]\nreturned: 1\n'
+    assert f"trace written to {tmp_path / 'run.html'}" in result.stderr
+    events = checked_events((tmp_path / "run.json").read_text())
+    assert next(event["args"]["text"] for event in events if "text" in event.get("args", {})) == "juicy"
+    assert "juicy" in (tmp_path / "run.html").read_text()
+    params = [call.node.params for call in backend.calls if isinstance(call.node, Generate)]
+    assert [(each.logprobs, each.return_text_in_logprobs) for each in params] == [(5, True)] * 3
+
+
+def test_a_trace_keeps_what_a_program_says_itself(palmette: Run, use_engine: UseEngine, tmp_path: Path) -> None:
+    """Options of the program, of its gens and of the command line win over those of the trace."""
+    backend = use_engine(["a", "b"])
+    code = "@pt.function(logprobs=2)\ndef ask(s):\n    s += pt.gen('x') + pt.gen('y', logprobs=1)\n"
+    path = file_with(tmp_path, code)
+    assert palmette("run", path, "--trace", tmp_path / "t").exit_code == 0
+    params = [call.node.params for call in backend.calls if isinstance(call.node, Generate)]
+    assert [each.logprobs for each in params] == [2, 1]
+
+
+def test_a_trace_of_a_program_that_raises(palmette: Run, use_engine: UseEngine, tmp_path: Path) -> None:
+    """What ran before the failure is written all the same."""
+    use_engine(["fine"])
+    code = "@pt.function\ndef ask(s):\n    s += pt.gen('x')\n    s['x']\n    raise ValueError('no pears')\n"
+    result = palmette("run", file_with(tmp_path, code), "--trace", tmp_path / "t")
+    assert result.exit_code == 1
+    assert "failed at line 6: ValueError: no pears" in result.stderr
+    assert "fine" in (tmp_path / "t.html").read_text()
+
+
+@pytest.mark.parametrize(("ending", "says"), [("pass", ""), ("raise ValueError('no pears')", "no pears")])
+def test_a_trace_that_cannot_be_written(
+    palmette: Run, use_engine: UseEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, says: str
+) -> None:
+    """The answers are printed, or the program's own error is told, and the exit code is 1."""
+
+    def full(*args: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pt.RunTrace, "save", full)
+    use_engine(["fine"])
+    code = f"@pt.function\ndef ask(s):\n    s += pt.gen('x')\n    s['x']\n    {ending}\n"
+    result = palmette("run", file_with(tmp_path, code), "--trace", tmp_path / "t")
+    assert result.exit_code == 1
+    assert "the trace cannot be written: [Errno 28] No space left on device" in result.stderr
+    assert says in result.stderr
+    assert bool(says) or result.stdout == "x: fine\n"
 
 
 def test_a_program_calls_another(palmette: Run, use_engine: UseEngine, tmp_path: Path) -> None:
@@ -186,6 +242,14 @@ class TestRefused:
             ),
             (["{program}", "-a", "fruit=a", "-a", "temperature=-1"], "error: temperature must be a number from 0"),
             (
+                ["{program}", "-a", "fruit=a", "--trace", "{program}/x/t"],
+                "x is not a folder\nhint: make it, or name another place",
+            ),
+            (
+                ["{program}", "-a", "fruit=a", "--trace", "{folder}/taken"],
+                "taken.html cannot be written\nhint: name another place",
+            ),
+            (
                 ["{program}:descibe"],
                 "has no function 'descibe' with @pt.function; it has: describe\nhint: did you mean",
             ),
@@ -193,7 +257,8 @@ class TestRefused:
     )
     def test_words(self, palmette: Run, program: Path, words: list[str], message: str) -> None:
         """One message, and a hint."""
-        result = palmette("run", *(word.format(program=program) for word in words))
+        (program.parent / "taken.html").mkdir()
+        result = palmette("run", *(word.format(program=program, folder=program.parent) for word in words))
         assert message in result.stderr
         assert result.exit_code == 2
         assert result.stdout == ""

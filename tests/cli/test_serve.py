@@ -201,8 +201,11 @@ def test_serves_and_logs_no_text(tiny_model_folder: Path, tmp_path: Path) -> Non
     After SIGTERM a stream that is open goes on to its end, new connections are refused, and the exit code is 0.
     """
     words = ("--log-format", "json", "--log-level", "debug", "--status-interval-s", "0.2", "--drain-timeout-s", "600")
-    with serving(tiny_model_folder, tmp_path / "log", *words) as served, httpx.Client(base_url=served.url) as client:
-        chat = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 8}
+    with (
+        serving(tiny_model_folder, tmp_path / "log", *words) as served,
+        httpx.Client(base_url=served.url, timeout=300) as client,
+    ):
+        chat = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 8, "ignore_eos": True}
         assert client.post("/v1/chat/completions", json=chat, timeout=300).status_code == 200
         schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": SECRET}}}
         assert client.post("/v1/chat/completions", json={**chat, "response_format": schema}).status_code == 400
@@ -223,7 +226,7 @@ def test_serves_and_logs_no_text(tiny_model_folder: Path, tmp_path: Path) -> Non
             assert "data: [DONE]" in list(lines)
         assert served.process.wait(300) == 0
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{served.url}/health")
+            httpx.get(f"{served.url}/health", timeout=60)
         written = served.written
     assert SECRET not in written
     assert '"route": "/v1/chat/completions", "status": 200' in written
@@ -234,8 +237,8 @@ def test_serves_and_logs_no_text(tiny_model_folder: Path, tmp_path: Path) -> Non
 def test_key_and_settings_reach_the_server(tiny_model_folder: Path, tmp_path: Path) -> None:
     """A key of the environment is asked for, and stands neither in the log nor on a command line."""
     with serving(tiny_model_folder, tmp_path / "log", "--model-name", "pear", PALMETTE_API_KEY=KEY) as served:
-        assert httpx.get(f"{served.url}/v1/models").status_code == 401
-        answer = httpx.get(f"{served.url}/v1/models", headers={"authorization": f"Bearer {KEY}"})
+        assert httpx.get(f"{served.url}/v1/models", timeout=60).status_code == 401
+        answer = httpx.get(f"{served.url}/v1/models", headers={"authorization": f"Bearer {KEY}"}, timeout=60)
         assert answer.json()["data"][0]["id"] == "pear"
         commands = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=False).stdout
         assert KEY not in commands
@@ -253,7 +256,7 @@ def test_a_second_interrupt_does_not_wait(tiny_model_folder: Path, tmp_path: Pat
             head += f"content-length: {len(body)}"
             open_request.sendall(head.encode() + b"\r\n\r\n" + body)
             until = time.monotonic() + 60
-            while httpx.get(f"{served.url}/page/state").json()["stats"]["running"] == 0:
+            while httpx.get(f"{served.url}/page/state", timeout=60).json()["stats"]["running"] == 0:
                 assert time.monotonic() < until
             served.process.send_signal(signal.SIGINT)
             served.wait_for("Ctrl-C again does not wait")

@@ -171,17 +171,17 @@ def test_the_collector_waits_until_the_last_thread_is_out() -> None:
 
     def stay() -> None:
         with pause:
-            inside.wait(10)
-            done.wait(10)
+            inside.wait(60)
+            done.wait(60)
 
     thread = Thread(target=stay)
     thread.start()
-    inside.wait(10)
+    inside.wait(60)
     with pause:
         assert not gc.isenabled()
     assert not gc.isenabled()
-    done.wait(10)
-    thread.join(10)
+    done.wait(60)
+    thread.join(60)
     assert gc.isenabled()
     gc.disable()
     try:

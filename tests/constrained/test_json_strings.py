@@ -284,10 +284,10 @@ def test_contradictions_are_nothing() -> None:
 )
 def test_hard_sets_are_bounded(strings: StringSet) -> None:
     """What is large is made within two seconds of processor time, or refused as too large."""
-    start = time.process_time()
+    start = time.thread_time()
     with contextlib.suppress(GrammarLimitError):
         assert new_strings().value(strings) != NOTHING
-    assert time.process_time() - start < 4  # a busy machine takes twice as long
+    assert time.thread_time() - start < 15  # on a busy machine; what is not bounded takes minutes
 
 
 def test_limits_apply() -> None:

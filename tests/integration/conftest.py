@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import Iterator
 
 import pytest
+from tests.five_backends import NAMES, backend_of, wait_until_free
+from tests.native_server import ServedEngine
 
+import palmette as pt
+from palmette.runtime.engine import Engine
 from palmette.runtime.processes.runtime_client import Runtime
 
 
@@ -23,3 +29,29 @@ def quick_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]
         loader=fake_model.LOADER,
     ) as runtime:
         yield runtime
+
+
+@pytest.fixture(params=NAMES)
+def backend(request: pytest.FixtureRequest) -> Iterator[pt.Backend]:
+    """Each of the backends that a program may run on; an engine has its pages back after each test."""
+    name: str = request.param
+    if name == "mock":
+        with backend_of(name, None, "") as mock:
+            yield mock
+        return
+    engine: Engine | Runtime = request.getfixturevalue("tiny_runtime" if name == "processes" else "tiny_engine")
+    url = ""
+    if name == "http" or name.startswith("openai"):
+        server: ServedEngine = request.getfixturevalue("tiny_server")
+        url = server.url
+    with backend_of(name, engine, url) as real:
+        yield real
+    wait_until_free(engine)
+
+
+@pytest.fixture(scope="module")
+def loops_of_litellm() -> Iterator[None]:
+    """litellm asks for event loops that nobody closes: none stays behind, for a later test to be blamed for."""
+    yield
+    asyncio.set_event_loop(None)
+    gc.collect()

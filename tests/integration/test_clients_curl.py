@@ -43,7 +43,8 @@ def test_post(roomy_server: ServedEngine) -> None:
 
 def test_stream(roomy_server: ServedEngine) -> None:
     """With -N the events come as lines of their own, and [DONE] at the end."""
-    printed = posted(f"{roomy_server.url}/v1/chat/completions", {**QUESTION, "stream": True}, "--no-buffer")
+    question = {**QUESTION, "stream": True, "ignore_eos": True}
+    printed = posted(f"{roomy_server.url}/v1/chat/completions", question, "--no-buffer")
     events = printed.strip().split("\n\n")
     assert all(event.startswith("data: ") for event in events)
     assert events[-1] == "data: [DONE]"

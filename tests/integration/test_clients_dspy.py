@@ -13,8 +13,11 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import
 litellm = pytest.importorskip("litellm", reason="252 MB with what it needs; pip install litellm")
 dspy = pytest.importorskip("dspy", reason="265 MB with litellm; pip install dspy")
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-"""dspy and litellm use pydantic in ways that pydantic warns of."""
+pytestmark = [
+    pytest.mark.usefixtures("loops_of_litellm"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore:unclosed:ResourceWarning"),
+]
+"""dspy and litellm use pydantic in ways that pydantic warns of, and close none of the event loops that they make."""
 
 
 @pytest.fixture

@@ -79,6 +79,20 @@ def test_tools(default_engine: Engine) -> None:
 
 
 @pytest.mark.default_model
+def test_agent(default_engine: Engine) -> None:
+    """It thinks before each step, every call is whole and its result is read, and it ends with an answer in words."""
+    example = load("agent")
+    state = example.agent.run(backend=default_engine)
+    steps = [state[name] for name in state.variable_names() if name.startswith("step_")]
+    calls = [step for step in steps if not isinstance(step, str)]
+    results = [message["content"] for message in state.messages() if message["role"] == "tool"]
+    assert results == [str(call.run()) for call in calls] != []
+    answers = [step for step in steps if isinstance(step, str)] or [state["answer"]]
+    assert [state.ret_value] == answers
+    assert all(state[f"thought_{number}"] for number in range(len(steps)))
+
+
+@pytest.mark.default_model
 def test_retrieval(default_engine: Engine) -> None:
     """The paragraphs that were retrieved are in the prompt, and the answer cites one of all."""
     example = load("retrieval")

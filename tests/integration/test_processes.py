@@ -72,10 +72,10 @@ def trees() -> dict[str, list[Node]]:
 def without_times(event: Event) -> Event:
     """An event as it is every time: nothing of time and of what was cached."""
     if isinstance(event, Generated):
-        completions = tuple(msgspec.structs.replace(each, cached_tokens=0) for each in event.completions)
+        completions = tuple(msgspec.structs.replace(each, cached_tokens=0, timings=None) for each in event.completions)
         return Generated(event.node, completions)
     if isinstance(event, Selected):
-        return msgspec.structs.replace(event, elapsed_s=0.0, usage=(), cached_tokens=0)
+        return msgspec.structs.replace(event, elapsed_s=0.0, usage=(), cached_tokens=0, timings=None)
     return event
 
 
@@ -474,7 +474,7 @@ def test_server_settings_need_processes(tiny_model_folder: Path) -> None:
 def test_an_interrupt_while_loading_ends_the_start(start_script: StartScript) -> None:
     """Nothing stays behind."""
     script = start_script("")
-    wait_until(lambda: len(children_of(script.pid)) == 3, "the processes")
+    wait_until(lambda: len(children_of(script.pid)) >= 3, "the processes")
     pids = list(children_of(script.pid))
     script.send_signal(signal.SIGINT)
     _, said = script.communicate(timeout=LIMIT_S)
@@ -544,3 +544,15 @@ def test_an_api_key_is_asked_for_and_sigterm_lets_open_requests_end(tmp_path: Pa
         assert answers[0][0] == 200, answers
         with pytest.raises(EngineError, match="server process ended"):
             runtime.wait(LIMIT_S)
+
+
+def test_tokens_are_counted_here_as_there(runtime: Runtime, tiny_engine: Engine) -> None:
+    """A program is compiled with the tokenizer of the engine in processes, loaded in this one."""
+
+    @pt.function
+    def program(s: pt.ProgramState) -> None:
+        s += "It is what it is;" + pt.gen("x", max_tokens=2)
+
+    compiled = program.compile(backend=runtime)
+    assert compiled.constant_tokens == program.compile(backend=tiny_engine).constant_tokens
+    assert compiled.constant_tokens == program.run(backend=runtime).get_meta_info("x")["prompt_tokens"]

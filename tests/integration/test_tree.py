@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from tests.lang.trace_event_rules import checked_events
 from tests.wire import run_tree
 
 import palmette as pt
+from palmette.lang.answer_tokens import answer_tokens
 from palmette.runtime.engine import Engine
 from palmette.runtime.program import Fork, Generate, Generated, Node, Text
 from palmette.runtime.sampling_params import SamplingParams
@@ -57,3 +61,37 @@ def test_the_tree_prints_texts_and_counts(default_engine: Engine) -> None:
     assert state["colour"] in ("red", "green", "blue")
     assert state["colour"] in printed
     assert "Say a colour." in printed
+
+
+def test_a_trace_of_a_real_run(default_engine: Engine, tmp_path: Path) -> None:
+    """Asking for log-probabilities changes no answer; tokens join to the answers, forced ones too; calls nest."""
+
+    @pt.function
+    def program(s: pt.ProgramState) -> None:
+        s += pt.user("Grade this essay: Bicycles are quiet and cheap.")
+        marks = s.fork(2)
+        marks += lambda place: pt.assistant(pt.gen("mark", regex=r"The mark is [1-5]\.", temperature=0))
+        marks.join()
+        s += pt.user("Emojis, please: 🙂🙃") + pt.assistant(pt.gen("rest", max_tokens=8, temperature=0))
+        s += pt.user("Pass?") + pt.assistant(pt.select("verdict", ["pass", "fail"]))
+
+    plain = program.run(backend=default_engine)
+    state = program.run(backend=default_engine, logprobs=2, return_text_in_logprobs=True)
+    assert state.text() == plain.text()
+    trace = state.trace()
+    calls = {event["name"] for event in checked_events(trace.events_json()) if "node" in event.get("args", {})}
+    assert calls == {"gen mark", "gen rest", "select verdict"}
+    answers = [answer for node in trace.nodes for answer in node.answers]
+    assert len(answers) == 3
+    for answer in answers:
+        assert "".join(token.text for token in answer_tokens(answer)) == answer.text
+    assert {token.text for answer in answers for token in answer_tokens(answer) if token.forced} >= {
+        "The",
+        " mark",
+        " is",
+    }
+    forced = [answer.text[begin:end] for answer in answers for begin, end in answer.forced_ranges]
+    assert "The mark is" in forced[0]
+    assert all(node.view.segments[0].kind == "reused" for node in trace.nodes[:1])  # from the run before
+    assert all(timings.first_step is not None for _, timings in trace.timed())
+    assert trace.save(tmp_path / "run.html").stat().st_size > 10_000

@@ -18,7 +18,7 @@ class RecordingBackend(pt.MockBackend):
     opened = 0
     closed = 0
 
-    def open(self, events: EventSink) -> MockSession:
+    def open(self, events: EventSink, *, program: str | None = None) -> MockSession:
         self.opened += 1
         backend = self
 

@@ -133,7 +133,7 @@ def test_a_backend_that_refuses_nodes_fails_those_nodes() -> None:
     """What extend raises is the cause of the error at the read; the program does not hang."""
 
     class Refusing(pt.MockBackend):
-        def open(self, events: EventSink) -> MockSession:
+        def open(self, events: EventSink, *, program: str | None = None) -> MockSession:
             session = super().open(events)
             session.extend = self._refuse  # type: ignore[method-assign]  # the failure under test
             return session

@@ -11,6 +11,9 @@ from tests.wire import run_tree
 
 import palmette as pt
 from palmette.lang.backend import Backend
+from palmette.lang.mock_latency import Latency
+from palmette.lang.mock_script import completion as completion_of
+from palmette.runtime.choices import decide
 from palmette.runtime.program import (
     Delta,
     Event,
@@ -104,10 +107,68 @@ def test_scripts_of_other_kinds_are_refused(answers: Any) -> None:
         pt.MockBackend(answers)
 
 
-def test_settings_are_checked() -> None:
+def test_a_pattern_may_have_several_answers_or_a_function() -> None:
+    """A list gives each of its texts once, a function what it returns; what is missing is said with the pattern."""
+    backend = pt.MockBackend({"^Tool": ["call", "done"], "sum of": lambda prompt, node: str(len(prompt))})
+
+    @pt.function
+    def program(s: pt.ProgramState, question: str) -> None:
+        s += question + pt.gen("x")
+
+    states = [program.run(question, backend=backend) for question in ("Tool?", "sum of", "Tool!", "Tool.")]
+    assert [state["x"] for state in states[:3]] == ["call", "6", "done"]
+    assert "no answer left (it was given 2 for the pattern '^Tool') for the prompt 'Tool.'" in str(states[3].error())
+    with pytest.raises(TypeError, match="an answer may be a list of strings or a function too, not 3"):
+        pt.MockBackend({"a": 3})  # type: ignore[dict-item]  # what is tested
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"piece_length": 0}, "piece_length=0 must be at least 1"),
+        ({"latency_s": -1}, "latency_s must be at least 0 seconds and finite, not -1"),
+        ({"token_latency_s": float("nan")}, "token_latency_s must be at least 0 seconds and finite, not nan"),
+        ({"latency_s": "1"}, "latency_s must be a number of seconds, not '1'"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], words: str) -> None:
     """Pieces have at least one character, and time does not run backwards."""
-    with pytest.raises(ValueError, match="piece_length=0 must be at least 1"):
-        pt.MockBackend(piece_length=0)
+    with pytest.raises((TypeError, ValueError), match=words):
+        pt.MockBackend(**settings)
+
+
+def test_answers_take_their_time() -> None:
+    """A function says for each call when its answer begins: the quicker ones come first."""
+    waits = {"slow": 0.05, "quick": 0.0}
+    backend = pt.MockBackend(lambda prompt, node: prompt, latency_s=lambda call: waits[call.prompt])
+    nodes: list[Node] = [Text(0, None, "slow"), Text(1, None, "quick")]
+    nodes += [Generate(2, 0, SamplingParams()), Generate(3, 1, SamplingParams())]
+    assert list(run_tree(backend, nodes).done) == [3, 2]
+    broken = run_tree(backend, [Text(0, None, "unknown"), Generate(1, 0, SamplingParams())]).done[1]
+    assert isinstance(broken, Failed)
+    assert broken.kind == "KeyError"
+
+
+def test_tokens_take_their_time() -> None:
+    """Pieces come as their tokens are written, several answers side by side, and the end with the longest."""
+    latency = Latency(2.0, 0.5)
+    short, long = (completion_of(Generate(1, None, SamplingParams()), text, 0, ()) for text in ("ab", "abcd efgh"))
+    timed = [(when_s, delta.index, delta.text) for when_s, delta in latency.deltas(1, [long, short], 2.0, 3)]
+    assert timed == [
+        (2.0 + 1 / 3, 0, "abc"),
+        (2.5, 1, "ab"),
+        (2.0 + 2 / 3, 0, "d e"),
+        (3.0, 0, "fgh"),
+    ]
+    assert latency.end_s(2.0, 2) == 3.0
+
+
+def test_nothing_need_be_kept() -> None:
+    """With record=False neither prompts nor messages are, and round trips are counted all the same."""
+    backend = pt.MockBackend({"": "a"}, record=False)
+    for _ in range(2):
+        run_tree(backend, [Text(0, None, "Hi"), Generate(1, 0, SamplingParams())])
+    assert (backend.calls, backend.messages, backend.round_trips) == ([], [], 2)
 
 
 def test_calls_and_messages_are_recorded() -> None:
@@ -310,3 +371,19 @@ def test_a_script_that_returns_none_has_no_answer() -> None:
     assert "has no answer (its function returned None) for the prompt 'hello'" in str(
         ask.run(backend=pt.MockBackend(silent)).error()
     )
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pt.token_length_normalized, pt.greedy_token_selection, pt.unconditional_likelihood_normalized],
+)
+def test_a_select_has_scores(method: Any) -> None:
+    """A program that reads them can be tested: by its own method the scripted choice is the likeliest."""
+
+    @pt.function
+    def program(s: pt.ProgramState) -> Any:
+        s += "The sky is " + pt.select("colour", ["red", "pale blue", "green"], choices_method=method)
+        return s.get_meta_info("colour")["scores"]
+
+    scores = program.run(backend=pt.MockBackend(["pale blue"])).ret_value
+    assert (len(scores), decide(method, scores)) == (3, 1)

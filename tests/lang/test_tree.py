@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,8 @@ from rich.console import Console
 import palmette as pt
 from palmette.lang.source_line import SourceLine
 from palmette.lang.tree import NodeRecord, ProgramTree
+from palmette.lang.tree_print import described
+from palmette.lang.tree_view import TreeNode, TreeView, view_of
 from palmette.runtime.program import Completion, Delta, Failed, Generate, Generated, Node, NodeUsage, Selected, Text
 from palmette.runtime.sampling_params import SamplingParams
 
@@ -78,6 +82,17 @@ def test_a_shared_prefix_is_computed_once() -> None:
     assert tree.computed == prefix.computed + 16 * 3
     assert tree.reused == 15 * prefix.computed
     assert tree.forced == 0
+    assert prefix.segments == (("prompt", prefix.text),)  # the cache had nothing of it before
+
+
+@pytest.mark.parametrize(("computed", "reused", "kinds"), [(30, 0, "p"), (10, 20, "p"), (0, 30, "r"), (5, 25, "rp")])
+def test_what_the_cache_had_before_is_told_apart(computed: int, reused: int, kinds: str) -> None:
+    """Of three requests that share a prompt of ten tokens, two reuse what the first computed; that is no old text."""
+    tree = tree_of(Text(0, None, "one two three four five"), Generate(1, 0, SamplingParams(), n=3))
+    usage = (NodeUsage(0, computed=computed, reused=reused), NodeUsage(1, computed=9))
+    answers = tuple(msgspec.structs.replace(_completion("x"), prompt_tokens=10) for _ in range(3))
+    tree.apply(Generated(1, answers, usage))
+    assert "".join(kind[0] for kind, _ in view_of("p", tree).nodes[0].segments) == kinds
 
 
 def test_failed_and_long_nodes_are_drawn_in_one_line() -> None:
@@ -101,6 +116,69 @@ def test_rich_shows_the_tree() -> None:
     with console.capture() as capture:
         console.print(view)
     assert "├─ text  ' a'" in capture.get()
+
+
+COLOURED = TreeView(
+    "p",
+    (
+        TreeNode(0, None, 0, "", "text", "", "old and new", "done", 2, 3, 0, None, reused_chars=3),
+        TreeNode(1, 0, 0, "", "gen", "x", "{'a': \"1\"}", "done", 2, 0, 4, 5.0, forced_ranges=((0, 6), (9, 10))),
+        TreeNode(2, 1, 0, "", "select", "y", "yes", "done", 1, 0, 0, 2.0),
+        TreeNode(3, 2, 0, "", "gen", "z", "", "failed", 0, 0, 0, None, "RequestError: no"),
+    ),
+)
+
+
+class Terminal(io.StringIO):
+    """Says that it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    return Terminal()
+
+
+def test_a_terminal_shows_colours(terminal: Terminal) -> None:
+    """Reused, generated, forced and chosen text, and failures, have colours of their own, which the last line names."""
+    COLOURED.show(terminal)
+    written = terminal.getvalue()
+    blue, green, yellow, magenta = (f"\x1b[{code}m" for code in (34, 32, 33, 35))
+    for coloured in (f"{blue}old", f"{yellow}{{\\'a\\': ", f'{green}"1"', f"{yellow}}}", f"{magenta}yes"):
+        assert coloured in written
+    assert "\x1b[1;31m" in written
+    plain = re.sub("\x1b\\[[0-9;]*m", "", written)
+    assert plain.splitlines()[-1].split() == ["prompt", "reused", "generated", "forced", "chosen"]
+    assert "gen x  '{\\'a\\': \"1\"}'" in plain
+
+
+def test_no_color_is_honoured(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NO_COLOR the terminal shows no colours, and no line that explains them."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    COLOURED.show(terminal)
+    assert not re.search("\x1b\\[(1;)?3[0-9]m", terminal.getvalue())
+    assert "chosen" not in terminal.getvalue()
+
+
+def test_files_and_pipes_get_plain_text(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is no terminal gets what `str` gives, and that is plain wherever it goes."""
+    COLOURED.show()
+    print(COLOURED, file=terminal)
+    assert capsys.readouterr().out == terminal.getvalue() == f"{COLOURED}\n"
+    assert "\x1b" not in str(COLOURED)
+
+
+@given(st.text(max_size=20), st.integers(0, 20), st.integers(0, 20))
+def test_coloured_text_reads_as_it_does_without_colours(text: str, begin: int, length: int) -> None:
+    """However a text is cut into colours, quotes and escapes are those of the whole."""
+    ranges = ((begin, begin + length),) if begin + length <= len(text) else ()
+    node = TreeNode(0, None, 0, "", "gen", "", text, "done", 0, 0, 0, None, forced_ranges=ranges)
+    assert described(node).plain == f"gen  {text!r}"
 
 
 @given(st.lists(st.sampled_from(["delta", "done", "failed"]), max_size=6), st.text(max_size=6))

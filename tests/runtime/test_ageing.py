@@ -13,7 +13,7 @@ from palmette.runtime.request import Request
 
 def waiting(name: str, arrival: int, *, arrived_s: float = 0.0, priority: int = 0) -> Request:
     request = make_request(name, [3])
-    request.arrival, request.arrived_s, request.priority = arrival, arrived_s, priority
+    request.arrival, request.turn_s, request.priority = arrival, arrived_s, priority
     return request
 
 

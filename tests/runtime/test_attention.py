@@ -162,6 +162,44 @@ def test_recorded_steps_of_the_triton_backend(case: Case, before: list[int]) -> 
     check(replace(case, rows=tuple((count, 1) for count in before)), backend="triton", recorded=True)
 
 
+def check_row_on_pages_of_another(backend: str | None) -> None:
+    """Rows that go on from tokens which another row of the same step writes: one of one token, one of three."""
+    generator = torch.Generator().manual_seed(0)
+    shape = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "num_hidden_layers": 1}
+    config = ModelConfig.from_dict(tiny_config(**shape), source="test")
+    storage = KVStorage(config, Placement(), num_pages=8, page_size=2)
+    for tensor in (*storage.keys, *storage.values):
+        tensor.fill_(torch.nan)
+    layer = RadixAttention(0, num_heads=2, num_kv_heads=1, head_dim=8)
+    q = torch.randn(9, 2, 8, generator=generator)
+    k, v = (torch.randn(9, 1, 8, generator=generator) for _ in range(2))
+    texts = [[1, 2, 3, 4, 0], [1, 2, 3, 4, 5], [1, 2, 6, 7, 8]]  # by token of the step; the second is the trunk
+    pages = [[6, 3, 5], [6, 3, 1], [6, 0, 4]]
+    slots = {token: pages[row][i // 2] * 2 + i % 2 for row, text in enumerate(texts) for i, token in enumerate(text)}
+    plan = AttentionPlan(
+        kv_slots=np.array([slots[token] for token in range(9)], dtype=np.int32),
+        query_indptr=np.array([0, 1, 6, 9], dtype=np.int32),
+        page_indptr=np.array([0, 3, 6, 9], dtype=np.int32),
+        page_ids=np.array(pages, dtype=np.int32).ravel(),
+        seq_lens=np.full(3, 5, dtype=np.int32),
+        num_decodes=1,
+    )
+    attention = FlashInferAttention(storage) if backend == "flashinfer" else attention_backend(backend, storage)
+    attention.plan(plan)
+    out = attention.run(torch.cat((q, k, v), dim=1), layer)
+    expected = [
+        attend(q[text[-count:]], k[text], v[text], layer.scale, None)
+        for text, count in zip(texts, [1, 5, 3], strict=True)
+    ]
+    torch.testing.assert_close(out, torch.cat(expected), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["torch_native", "triton", None])
+def test_a_row_may_have_pages_that_another_row_writes(backend: str | None) -> None:
+    """All keys and values of a step are written before any attention is computed."""
+    check_row_on_pages_of_another(backend)
+
+
 @pytest.mark.parametrize("decodes", [0, 1, 3])
 def test_triton_decodes_before_prefills(decodes: int) -> None:
     """Two launches share one step; groups of 4 need another work list than the first plan guessed."""

@@ -485,16 +485,16 @@ def assert_set(event: threading.Event) -> None:
 
 @pytest.mark.parametrize("method", ["token_length_normalized", "unconditional_likelihood_normalized"])
 def test_usage_of_a_select_counts_what_is_computed(tiny_engine: Engine, method: Any) -> None:
-    """Every request of a select counts, each without its last token, which is only scored, and without start tokens."""
+    """A token counts once that some choice goes on from, and for the unconditional method once more; no start token."""
     tiny_engine.flush_cache()
     choices = (" the", " there was")
     listener = run_tree(tiny_engine, [Text(0, None, "It is"), Select(1, 0, choices, method)])
     selected = listener.done[1]
     assert isinstance(selected, Selected)
-    lengths = [len(score.token_ids) for score in selected.scores]
-    whole = sum(selected.prompt_tokens + length - 1 for length in lengths)
-    alone = sum(length - 1 for length in lengths) if method.startswith("unconditional") else 0
-    assert sum(usage.computed + usage.reused for usage in selected.usage) == whole + alone
+    inner = {score.token_ids[:end] for score in selected.scores for end in range(1, len(score.token_ids))}
+    assert inner
+    alone = len(inner) if method.startswith("unconditional") else 0
+    assert sum(usage.computed + usage.reused for usage in selected.usage) == selected.prompt_tokens + len(inner) + alone
 
 
 def test_a_chain_of_ten_thousand_texts(tiny_engine: Engine) -> None:

@@ -13,6 +13,8 @@ from tests.scheduling_simulation import Arrival, Device, Outcome, simulate
 
 from palmette.runtime.admission import OutputEstimate
 from palmette.runtime.ageing import AgeingQueue, turn
+from palmette.runtime.messages import ProgramPlace
+from palmette.runtime.program_table import HEAD_START_S
 from palmette.runtime.request import Request
 
 SMALL = Device(num_pages=2500, slots=8, chunk_size=256)
@@ -75,19 +77,22 @@ def hits_for_ever(seconds: float, *, rate: float = 60.0, cold_every: int = 40) -
 
 
 def mixed(count: int, seed: int) -> list[Arrival]:
-    """Bursts and streams of all lengths, groups, priorities and prefixes."""
+    """Bursts and streams of all lengths, groups, priorities, prefixes and programs."""
     source = random.Random(seed)
     prefixes = [text(source, source.randrange(10, 500)) for _ in range(5)]
     arrivals, now_s = [], 0.0
-    for place in range(count):
+    for number in range(count):
         now_s += source.choice([0.0, 0.0, 0.01, source.expovariate(20.0), 0.5])
         prompt = source.choice(prefixes)[: source.randrange(1, 500)] + text(source, source.choice([1, 10, 200]))
-        group = source.choice([None, f"g{place // 4}"])
-        arrivals.append(Arrival(now_s, prompt, source.choice([1, 8, 60, 250]), source.choice([0, 0, 0, 1, -1]), group))
+        group = source.choice([None, f"g{number // 4}"])
+        program = source.choice([None, None, *"abc"])
+        place = None if program is None else ProgramPlace(id=program, name="agent", continued=source.random() < 0.7)
+        tokens, priority = source.choice([1, 8, 60, 250]), source.choice([0, 0, 0, 1, -1])
+        arrivals.append(Arrival(now_s, prompt, tokens, priority, group, place))
     return arrivals
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "lpm", "dfs-weight", "random"])
+@pytest.mark.parametrize("policy", ["fcfs", "lpm", "dfs-weight", "least-work", "random"])
 def test_the_bound_holds_under_random_load(policy: str, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two seconds after a request was first passed over nobody does it again: retracted ones and siblings included."""
     for name in ("START", "LOWEST", "RISE", "MOVE", "FIRST_MOVE"):
@@ -100,7 +105,7 @@ def test_the_bound_holds_under_random_load(policy: str, audit: Audit, monkeypatc
 
 
 @settings(max_examples=8)
-@given(seed=st.integers(0, 1 << 30), policy=st.sampled_from(["lpm", "dfs-weight", "random"]))
+@given(seed=st.integers(0, 1 << 30), policy=st.sampled_from(["lpm", "dfs-weight", "least-work", "random"]))
 def test_the_bound_holds_for_any_load(seed: int, policy: str) -> None:
     """The same for arrivals that hypothesis chooses."""
     watcher = Audit(MAX_WAIT_S)
@@ -167,3 +172,17 @@ def test_a_stream_of_higher_priority_starves_nobody(audit: Audit) -> None:
     stream = [Arrival(place * 0.99, text(source, 20), 10, priority=1) for place in range(100)]  # more than it can take
     outcome = simulate([stream[0], low, *stream[1:]], Device(num_pages=2500, slots=1, step_s=0.1), until=1)
     assert 60 < outcome.waits_s()[1] < 60 + MAX_WAIT_S + 3
+
+
+def calls_for_ever(seconds: float) -> list[Arrival]:
+    """A program that never ends, whose calls are all that the device can take, and one other request after a while."""
+    source = random.Random(4)
+    place = ProgramPlace(id="agent", name="agent", continued=True)
+    calls = [Arrival(at_s * 0.99, text(source, 20), 10, place=place) for at_s in range(int(seconds))]
+    return [*calls[:5], Arrival(4.5, text(source, 20), 1), *calls[5:]]
+
+
+def test_a_program_that_never_ends_starves_nobody(audit: Audit) -> None:
+    """Its calls of two minutes go before who came after it, and then they do not."""
+    outcome = simulate(calls_for_ever(160.0), Device(num_pages=2500, slots=1, step_s=0.1), until=5, policy="fcfs")
+    assert 2 * HEAD_START_S - 5 < outcome.waits_s()[5] < 2 * HEAD_START_S + MAX_WAIT_S + 5

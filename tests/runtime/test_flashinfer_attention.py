@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.fake_flashinfer import fake_flashinfer
-from tests.runtime.test_attention import Case, cases, check, small_storage
+from tests.runtime.test_attention import Case, cases, check, check_row_on_pages_of_another, small_storage
 
 from palmette.runtime import attention, kernels
 from palmette.runtime.attention import attention_backend, compiled_attention, flashinfer_kernels
@@ -139,6 +139,12 @@ def test_any_step_through_flashinfer(case: Case) -> None:
     """Its modules get what they take in FlashInfer 0.6.12, decodes and the other rows each theirs."""
     with fake_flashinfer():
         check(case, backend="flashinfer")
+
+
+def test_a_row_may_have_pages_that_another_row_writes() -> None:
+    """As with the other backends: in a layer everything is written before it is read."""
+    with fake_flashinfer():
+        check_row_on_pages_of_another("flashinfer")
 
 
 @given(case=cases(), before=st.lists(st.integers(0, 20), min_size=1, max_size=6))

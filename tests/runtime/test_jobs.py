@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from palmette.constrained.errors import GrammarError
 from palmette.runtime.context import Context
 from palmette.runtime.errors import RequestError
 from palmette.runtime.jobs import Workplace, job_of
-from palmette.runtime.program import Generate, Select
+from palmette.runtime.messages import RequestEnd
+from palmette.runtime.program import Generate, Select, Selected
 from palmette.runtime.sampling_params import SamplingParams
 from palmette.runtime.stops import compiled_stops
 from palmette.runtime.tokenizer import Tokenizer
@@ -33,11 +35,34 @@ def test_each_answer_has_a_seed_of_its_own_and_the_first_scores_the_prompt(workp
 
 
 def test_a_select_scores_every_choice(workplace: Workplace) -> None:
-    """The unconditional method scores each a second time behind the start token alone."""
+    """One request scores all of them, and for the unconditional method another does behind the start token alone."""
     job = job_of(Select(4, 0, (" a", " b"), "unconditional_likelihood_normalized"), CONTEXT, workplace)
-    assert [request.id for request in job.requests] == ["p0/4.0", "p0/4.1", "p0/4.0u", "p0/4.1u"]
+    assert [request.id for request in job.requests] == ["p0/4.0", "p0/4.0u"]
     assert {request.kind for request in job.requests} == {"score"}
+    prompts = [memoryview(request.prompt_ids).cast("i").tolist() for request in job.requests]
+    assert prompts[0][:2] == CONTEXT.encode(workplace.tokenizer).ids.tolist()
+    assert prompts[1][0] == workplace.tokenizer.start_id
     assert job.failure is None
+
+
+def test_the_scores_of_a_tree_reach_their_choices(workplace: Workplace) -> None:
+    """Shared tokens have one score; a choice that comes twice has the same scores, and of equals the first is taken."""
+    choices = (" there", " the", " there", " then")
+    job = job_of(Select(4, 0, choices, "unconditional_likelihood_normalized"), CONTEXT, workplace)
+    for request in job.requests:
+        assert request.tree is not None
+        scores = np.frombuffer(request.tree.scores, dtype=np.int32).reshape(-1, 2)
+        job.take_end(request.id, RequestEnd(score_logprobs=tuple(-float(target) for _, target in scores.tolist())))
+    event = job.outcome(0.5).event
+    assert isinstance(event, Selected)
+    encoded = [CONTEXT.with_text(choice, owner=4).encode(workplace.tokenizer).ids for choice in choices]
+    assert [score.token_ids for score in event.scores] == [
+        tuple(ids[event.prompt_tokens :].tolist()) for ids in encoded
+    ]
+    for score in event.scores:
+        assert score.logprobs == tuple(-float(token_id) for token_id in score.token_ids)
+        assert score.unconditional == score.logprobs
+    assert event.choice == 0
 
 
 @pytest.mark.parametrize(

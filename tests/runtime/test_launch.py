@@ -233,7 +233,10 @@ def test_logits_wider_than_the_tokenizer_are_never_taken(tmp_path: Path) -> None
     with launch(folder, max_total_tokens=500, processes=False) as engine:
         size = len(engine.tokenizer.token_bytes)
         assert size < 400
-        for params in (SamplingParams(temperature=0, max_tokens=20), SamplingParams(temperature=5.0, max_tokens=20)):
+        for params in (
+            SamplingParams(temperature=0, max_tokens=20),
+            SamplingParams(temperature=5.0, max_tokens=20, ignore_eos=True),
+        ):
             done = run_tree(engine, [Text(0, None, "A tree"), Generate(1, 0, params)]).done[1]
             assert isinstance(done, Generated)
             assert max(done.completions[0].token_ids) < size

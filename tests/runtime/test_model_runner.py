@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.choice_trees import check_tree
 from tests.step_plans import PlannedRequest, PlannedRow, StepPlanner
 from tests.tiny_models import LLAMA3_ROPE, tiny_config, tiny_mistral_config, write_tiny_model
 
@@ -214,6 +215,18 @@ def test_scores_of_a_long_text_are_made_a_part_at_a_time(mistral: ModelRunner, m
     whole = scores_in_chunks(mistral, planner, ids, [100])
     monkeypatch.setattr("palmette.runtime.model_runner._SCORED_LOGITS", mistral.config.vocab_size * 7)
     np.testing.assert_allclose(scores_in_chunks(mistral, planner, ids, [100]), whole, atol=2e-5)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("logits", [None, 7])
+def test_limbs_of_a_tree_read_what_others_write_in_the_same_step(
+    mistral_folder: Path, page_size: int, logits: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts that begin alike, scored as one tree in one step, have the log-probs that each has alone."""
+    runner = runner_of(mistral_folder, page_size=page_size)
+    if logits is not None:
+        monkeypatch.setattr("palmette.runtime.model_runner._SCORED_LOGITS", runner.config.vocab_size * logits)
+    check_tree(runner, atol=2e-5)
 
 
 def test_log_probs_of_sampled_tokens_come_back(mistral: ModelRunner) -> None:

@@ -8,14 +8,42 @@ from pathlib import Path
 import pytest
 from tests.aside import Aside
 
-from palmette.runtime.messages import AbortRequest, NewRequest, RequestEnd, RequestFailure, RequestOutput
-from palmette.runtime.program import Delta, Event, Failed, Generate, Generated, Node, Select, Text
+from palmette.runtime.errors import RequestError
+from palmette.runtime.messages import (
+    LONGEST_NAME,
+    USUAL_OPTIONS,
+    AbortRequest,
+    DropPrefixes,
+    EndProgram,
+    FromTree,
+    NewRequest,
+    ProgramPlace,
+    RequestEnd,
+    RequestFailure,
+    RequestOutput,
+    SessionOptions,
+)
+from palmette.runtime.program import (
+    Delta,
+    Event,
+    Failed,
+    Fork,
+    Generate,
+    Generated,
+    Join,
+    Node,
+    Reference,
+    Select,
+    SelectMethod,
+    Text,
+)
 from palmette.runtime.program_host import HostedProgram, ProgramHost
 from palmette.runtime.request_tree import LONG_TEXT, RunAside
 from palmette.runtime.sampling_params import SamplingParams
 from palmette.runtime.tokenizer import Tokenizer
 
 PARAMS = SamplingParams(temperature=0, max_tokens=6)
+UNCONDITIONAL: SelectMethod = "unconditional_likelihood_normalized"
 GONE = RequestFailure("EngineError", "gone")
 
 
@@ -27,12 +55,14 @@ def tokenizer(tiny_model_folder: Path) -> Tokenizer:
 class Hosted:
     """A host, one program of it, and all that went out."""
 
-    def __init__(self, tokenizer: Tokenizer, run_aside: RunAside | None = None) -> None:
-        self.sent: list[NewRequest | AbortRequest] = []
+    def __init__(
+        self, tokenizer: Tokenizer, run_aside: RunAside | None = None, options: SessionOptions = USUAL_OPTIONS
+    ) -> None:
+        self.sent: list[FromTree] = []
         self.events: list[Event] = []
         self.on_event: Callable[[Event], None] = lambda event: None
         self.host = ProgramHost(tokenizer, send=self.sent.append, seed=1, run_aside=run_aside)
-        self.program: HostedProgram = self.host.open(self.take)
+        self.program: HostedProgram = self.host.open(self.take, options)
 
     def take(self, event: Event) -> None:
         self.events.append(event)
@@ -48,12 +78,36 @@ class Hosted:
         return [message.id for message in self.sent if isinstance(message, AbortRequest)]
 
     def finish(self, request_id: str, text: str = "x") -> None:
-        end = RequestEnd(finish_reason="length", text=text, output_tokens=1)
+        end = RequestEnd(finish_reason="length", text=text, output_tokens=1, first_step=1)
         self.host.deliver([RequestOutput(request_id, text=text, end=end)])
+
+    def score(self, request_id: str) -> None:
+        """End a select of the choices "a" and "b"."""
+        end = RequestEnd(score_logprobs=(-1.0, -2.0), first_step=1)
+        self.host.deliver([RequestOutput(request_id, end=end)])
 
     def fail(self, request_id: str, kind: str, retry_after_s: float | None = None) -> None:
         end = RequestEnd(text="", failure=RequestFailure(kind, "why", retry_after_s))
         self.host.deliver([RequestOutput(request_id, end=end)])
+
+    @property
+    def dropped(self) -> list[str]:
+        """The requests whose prefixes need not be kept, in order."""
+        return [each for message in self.sent if isinstance(message, DropPrefixes) for each in message.requests]
+
+    @property
+    def kept(self) -> set[str]:
+        """Requests that may be continued and were not dropped."""
+        return {name for name, place in self.places.items() if place.continued} - set(self.dropped)
+
+    @property
+    def places(self) -> dict[str, ProgramPlace]:
+        """Where each request stands in its program."""
+        return {
+            message.id: message.program
+            for message in self.sent
+            if isinstance(message, NewRequest) and message.program is not None
+        }
 
     @property
     def failures(self) -> list[Failed]:
@@ -125,15 +179,17 @@ def test_a_sink_may_extend_its_program(hosted: Hosted) -> None:
     assert [event.node for event in hosted.events] == [0, 2, 3]
 
 
-@pytest.mark.parametrize("node", [Generate(0, None, PARAMS, n=3), Select(0, None, ("a", "b", "c"))])
+@pytest.mark.parametrize(
+    "node", [Generate(0, None, PARAMS, n=3), Select(0, None, ("a", "b"), "unconditional_likelihood_normalized")]
+)
 def test_a_node_fails_for_the_first_reason(hosted: Hosted, node: Node) -> None:
     """Where one request of several fails, the others are aborted, and it is not their abort that is told."""
     hosted.program.extend([node])
-    first, second, third = hosted.asked
-    hosted.fail(second, "QueueFullError", 7.0)
-    assert hosted.aborted == [first, third]
-    hosted.fail(first, "RequestAbortedError")
-    hosted.fail(third, "RequestAbortedError")
+    failing, *others = hosted.asked[1:] + hosted.asked[:1]
+    hosted.fail(failing, "QueueFullError", 7.0)
+    assert sorted(hosted.aborted) == sorted(others)
+    for other in others:
+        hosted.fail(other, "RequestAbortedError")
     assert hosted.failures == [Failed(0, "QueueFullError", "why", 7.0)]
 
 
@@ -179,9 +235,9 @@ def test_many_choices_are_made_into_tokens_aside(tokenizer: Tokenizer) -> None:
     hosted = Hosted(tokenizer, aside)
     prompt, choices = Text(0, None, "x" * (LONG_TEXT // 100)), tuple(f"choice {i}" for i in range(100))
     hosted.program.extend([prompt, Select(1, 0, choices), Select(2, 0, choices[:2])])
-    assert len(hosted.asked) == 2
+    assert hosted.asked == ["p0/2.0"]
     aside.run_next()
-    assert len(hosted.asked) == 102
+    assert hosted.asked == ["p0/2.0", "p0/1.0"]
 
 
 class Refusing:
@@ -189,9 +245,9 @@ class Refusing:
 
     def __init__(self, count: int) -> None:
         self.left = count
-        self.sent: list[NewRequest | AbortRequest] = []
+        self.sent: list[FromTree] = []
 
-    def __call__(self, message: NewRequest | AbortRequest) -> None:
+    def __call__(self, message: FromTree) -> None:
         if isinstance(message, NewRequest):
             self.left -= 1
             if self.left < 0:
@@ -230,3 +286,205 @@ def test_a_defect_in_one_program_ends_that_program_alone(
     assert "a defect" in hosted.failures[0].message
     assert isinstance(other[0], Generated)
     assert "a defect" in caplog.text
+
+
+# -- what is kept for a program ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def named(tokenizer: Tokenizer) -> Hosted:
+    """A program that was opened with a name."""
+    return Hosted(tokenizer, options=SessionOptions(program="agent"))
+
+
+def test_calls_of_no_program_have_no_place(hosted: Hosted) -> None:
+    """Without a name nothing is kept, and nothing is said of it."""
+    hosted.program.extend([Generate(0, None, PARAMS), Generate(1, 0, PARAMS)])
+    hosted.finish("p0/0.0")
+    hosted.finish("p0/1.0")
+    hosted.program.close()
+    assert not hosted.places
+    assert all(isinstance(message, NewRequest) for message in hosted.sent)
+
+
+def test_a_place_tells_what_comes_later(named: Hosted) -> None:
+    """Calls that wait for others, also those of the same message, and the most tokens of their answers."""
+    named.program.extend(
+        [Generate(0, None, PARAMS), Generate(1, 0, PARAMS, n=2), Select(2, 1, ("a", "b")), Generate(3, None, PARAMS)]
+    )
+    place = ProgramPlace(id="p0", name="agent", continued=True, later_tokens=18)
+    assert named.places["p0/0.0"] == place
+    assert named.places["p0/3.0"].later_tokens == 12
+    named.finish("p0/0.0")
+    assert named.places["p0/1.0"].later_tokens == 0
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_calls_that_never_run_are_counted_no_more(named: Hosted, n: int) -> None:
+    """Where a call fails, or cannot even be asked for, those behind it will not come."""
+    named.program.extend([Generate(0, None, PARAMS, n=n), Generate(1, 0, PARAMS), Select(2, 1, ("a", "b"))])
+    if n:
+        named.fail("p0/0.0", "RequestError")
+    named.program.extend([Generate(3, 2, PARAMS), Generate(4, None, PARAMS)])
+    assert named.places["p0/4.0"].later_tokens == 0
+
+
+def test_of_several_answers_the_first_is_continued(named: Hosted) -> None:
+    """The text goes on with the first answer; of a select, with what stands before its choices."""
+    named.program.extend([Generate(0, None, PARAMS, n=2), Select(1, None, ("a", "b"), UNCONDITIONAL)])
+    assert [name for name, place in named.places.items() if place.continued] == ["p0/0.0", "p0/1.0"]
+    assert len(named.places) == 4
+
+
+def test_a_chain_keeps_its_last_answer(named: Hosted) -> None:
+    """The prefix of one call is dropped when the next is done, not before; text between them changes nothing."""
+    named.program.extend([Generate(0, None, PARAMS), Text(1, 0, "and"), Generate(2, 1, PARAMS)])
+    named.finish("p0/0.0")
+    assert named.dropped == []
+    named.finish("p0/2.0")
+    assert named.dropped == ["p0/0.0"]
+    named.program.extend([Select(3, 2, ("a", "b"))])
+    named.score("p0/3.0")
+    assert named.dropped == ["p0/0.0", "p0/2.0"]
+    assert named.kept == {"p0/3.0"}
+
+
+def test_an_answer_that_never_ran_takes_nobodys_place(named: Hosted) -> None:
+    """Where a grammar forced all of it nothing was computed: the prefix before it is still the one to keep."""
+    named.program.extend([Generate(0, None, PARAMS), Generate(1, 0, PARAMS), Generate(2, 1, PARAMS)])
+    named.finish("p0/0.0")
+    end = RequestEnd(finish_reason="grammar", text="x", output_tokens=1, forced_tokens=1)
+    named.host.deliver([RequestOutput("p0/1.0", text="x", end=end)])
+    assert named.dropped == []
+    named.finish("p0/2.0")
+    assert named.dropped == ["p0/0.0"]
+
+
+FORKED: list[Node] = [
+    Generate(0, None, PARAMS),
+    Fork(1, 0, 2),
+    Text(2, 1, "x"),
+    Generate(3, 2, PARAMS),
+    Generate(4, 1, PARAMS),
+]
+
+
+def run_forked(named: Hosted) -> None:
+    named.program.extend(FORKED)
+    for request_id in ("p0/0.0", "p0/3.0", "p0/4.0"):
+        named.finish(request_id)
+
+
+def test_a_join_lets_its_branches_go_and_keeps_the_trunk(named: Hosted) -> None:
+    """While branches run the trunk's prefix is kept for what comes after them, and theirs for what follows in them."""
+    run_forked(named)
+    assert named.kept == {"p0/0.0", "p0/3.0", "p0/4.0"}
+    named.program.extend([Text(5, 3, "end"), Join(6, 1, (5, 4))])
+    assert named.kept == {"p0/0.0"}
+    named.program.extend([Text(7, 6, "y"), Generate(8, 7, PARAMS)])
+    named.finish("p0/8.0")
+    assert named.kept == {"p0/8.0"}
+
+
+def test_a_branch_that_ends_after_its_join_keeps_nothing(named: Hosted) -> None:
+    """The join is there before its branches are done."""
+    named.program.extend([*FORKED, Join(5, 1, (3, 4))])
+    for request_id in ("p0/0.0", "p0/3.0", "p0/4.0"):
+        named.finish(request_id)
+    assert named.kept == {"p0/0.0"}
+
+
+def test_a_branch_without_anything_in_it_costs_the_trunk_nothing(named: Hosted) -> None:
+    """It ends at the fork itself, whose prefix is the trunk's."""
+    run_forked(named)
+    named.program.extend([Join(5, 1, (3, 1))])
+    assert named.kept == {"p0/0.0", "p0/4.0"}
+
+
+def test_a_trunk_may_go_on_beside_its_branches(named: Hosted) -> None:
+    """Text after the fork, or a whole answer, before the join."""
+    run_forked(named)
+    named.program.extend([Text(5, 1, "meanwhile"), Join(6, 5, (3, 4)), Generate(7, 6, PARAMS)])
+    assert named.kept == {"p0/0.0", "p0/7.0"}
+    named.finish("p0/7.0")
+    assert named.kept == {"p0/7.0"}
+
+
+def test_forks_within_forks(named: Hosted) -> None:
+    """An inner join ends its own branches only."""
+    named.program.extend([*FORKED, Fork(5, 3, 2), Generate(6, 5, PARAMS), Generate(7, 5, PARAMS), Join(8, 5, (6, 7))])
+    for node in (0, 3, 4, 6, 7):
+        named.finish(f"p0/{node}.0")
+    assert named.kept == {"p0/0.0", "p0/3.0", "p0/4.0"}
+    named.program.extend([Join(9, 1, (8, 4))])
+    assert named.kept == {"p0/0.0"}
+
+
+def test_a_branch_that_is_joined_in_the_middle_of_forks_of_its_own(named: Hosted) -> None:
+    """Its end is a fork, of which nothing continues either."""
+    run_forked(named)
+    named.program.extend([Fork(5, 3, 2), Join(6, 1, (5, 4))])
+    assert named.kept == {"p0/0.0"}
+
+
+def test_a_reference_is_text(named: Hosted) -> None:
+    """What is kept is handed down the branch it is in, not the one it refers to."""
+    run_forked(named)
+    named.program.extend([Reference(5, 3, 4), Generate(6, 5, PARAMS)])
+    named.finish("p0/6.0")
+    assert named.dropped == ["p0/3.0"]
+
+
+def test_what_a_failed_node_had_kept_is_dropped(named: Hosted) -> None:
+    """Its first answer had ended well; the prefix before it stays, for another try."""
+    named.program.extend([Generate(0, None, PARAMS), Generate(1, 0, PARAMS, n=2)])
+    named.finish("p0/0.0")
+    named.finish("p0/1.0")
+    named.fail("p0/1.1", "RequestTimeoutError")
+    assert named.dropped == ["p0/1.0"]
+    named.program.extend([Generate(2, 0, PARAMS)])
+    named.finish("p0/2.0")
+    assert named.dropped == ["p0/1.0", "p0/0.0"]
+
+
+def test_an_abort_drops_what_was_being_made(named: Hosted) -> None:
+    """It may have ended just before: after the abort nobody would ever drop it."""
+    named.program.extend([Generate(0, None, PARAMS), Generate(1, 0, PARAMS)])
+    named.finish("p0/0.0")
+    named.program.abort()
+    assert named.sent[-2:] == [AbortRequest("p0/1.0"), DropPrefixes("p0", ("p0/1.0",))]
+    assert not any(isinstance(message, EndProgram) for message in named.sent)
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_program_that_is_closed_ends(named: Hosted, breaks: bool) -> None:
+    """Once, after its aborts; also where its client broke; nothing of it is asked for later."""
+    named.program.extend([Generate(0, None, PARAMS), Generate(1, 0, PARAMS), Generate(2, None, PARAMS)])
+    if breaks:
+        named.on_event = broken
+    else:
+        named.program.close()
+        named.program.close()
+    named.finish("p0/0.0")
+    assert named.sent[-2:] == [AbortRequest("p0/2.0"), EndProgram("p0")]
+    assert sum(isinstance(message, EndProgram) for message in named.sent) == 1
+    assert "p0/1.0" not in named.asked
+
+
+def test_text_that_is_encoded_elsewhere_is_not_asked_for_after_the_end(tokenizer: Tokenizer) -> None:
+    """Its program was closed meanwhile."""
+    aside = Aside()
+    named = Hosted(tokenizer, aside, SessionOptions(program="agent"))
+    named.program.extend([Text(0, None, "a" * (LONG_TEXT + 1)), Generate(1, 0, PARAMS)])
+    named.program.close()
+    aside.run_next()
+    assert named.sent == [EndProgram("p0")]
+
+
+def test_names_of_programs_are_bounded() -> None:
+    """A name that is no text, or too long, is refused; that of a function is cut."""
+    for name in ("x" * (LONGEST_NAME + 1), 7):
+        with pytest.raises(RequestError, match="program must be a name of at most 256 characters"):
+            SessionOptions(program=name)  # type: ignore[arg-type]
+    assert USUAL_OPTIONS.of_program("y" * 300).program == "y" * LONGEST_NAME
+    assert SessionOptions(program="given").of_program(None).program == "given"

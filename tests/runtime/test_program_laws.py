@@ -17,12 +17,20 @@ from tests.aside import Aside
 from tests.fake_grammar import ManualExecutor, ScriptedCompiler, scripted_chain, scripted_repeat
 from tests.fake_runner import BROKEN, END_ID, OTHER_END_ID, TOKEN_BYTES, BrokenModel, token
 from tests.fakes import FakeEngine, expected_answer, expected_scores, make_request
+from tests.program_calls import check_forgotten
 
 from palmette.constrained import Grammar, GrammarError
 from palmette.runtime.batch import NOT_FINITE
 from palmette.runtime.detokenizer import Detokenizer
 from palmette.runtime.intake import Intake
-from palmette.runtime.messages import AbortRequest, FromScheduler, NewRequest, SessionOptions, StepOutput, ToScheduler
+from palmette.runtime.messages import (
+    FromScheduler,
+    FromTree,
+    NewRequest,
+    SessionOptions,
+    StepOutput,
+    ToScheduler,
+)
 from palmette.runtime.program import (
     Delta,
     Event,
@@ -86,7 +94,7 @@ class TurnInbox:
         self.turns = 0
         self.stop: Callable[[], None] = lambda: None
 
-    def put(self, message: NewRequest | AbortRequest) -> None:
+    def put(self, message: FromTree) -> None:
         self.frames.append(msgspec.msgpack.encode([message]))
 
     def take(self, wait_s: float | None) -> Sequence[ToScheduler]:
@@ -167,9 +175,10 @@ class Program:
 
     def _check_choice(self, node: Node, end: Selected, asked: dict[str, NewRequest]) -> None:
         assert isinstance(node, Select)
-        for index, score in enumerate(end.scores):
-            request = _request(asked[f"{self.hosted.id}/{node.id}.{index}"])
-            assert list(score.logprobs) == expected_scores(request)
+        before = memoryview(asked[f"{self.hosted.id}/{node.id}.0"].prompt_ids).cast("i")[: end.prompt_tokens].tolist()
+        for score in end.scores:
+            alone = make_request("alone", [*before, *score.token_ids], kind="score", score_from=len(before))
+            assert list(score.logprobs) == expected_scores(alone)
 
 
 def _request(new: NewRequest) -> Request:
@@ -177,8 +186,6 @@ def _request(new: NewRequest) -> Request:
     return make_request(
         new.id,
         memoryview(new.prompt_ids).cast("i").tolist(),
-        kind=new.kind,
-        score_from=new.score_from,
         grammar=new.grammar,
         **msgspec.structs.asdict(new.params),
     )
@@ -190,8 +197,10 @@ class World:
     def __init__(self, source: random.Random) -> None:
         self.source = source
         self.executor, self.aside, self.inbox = ManualExecutor(), Aside(), TurnInbox()
+        self.page_size = source.choice([1, 1, 4])
         self.engine = FakeEngine(
-            num_pages=source.choice([128, 400]),
+            num_pages=source.choice([128, 400]) // self.page_size,
+            page_size=self.page_size,
             context_length=CONTEXT,
             grammars=GRAMMARS,
             compiler=ScriptedCompiler(*GRAMMARS, failing={BAD: GrammarError("bad")}),
@@ -199,10 +208,11 @@ class World:
             chunk_size=source.choice([3, 64]),
             max_running_requests=source.choice([2, 16]),
             max_queued_requests=source.choice([6, 500, 500]),
-            policy=source.choice(["lpm", "fcfs"]),
+            policy=source.choice(["lpm", "fcfs", "least-work", "least-work"]),
+            keep_prefixes=source.random() < 0.8,
         )
         self.engine.runner.model = BrokenModel(NOT_FINITE, 4)
-        self.intake = Intake(TOKEN_BYTES, LetterTokenizer.end_ids, self.inbox.wake)
+        self.intake = Intake(TOKEN_BYTES, LetterTokenizer.end_ids, self.inbox.wake, page_size=self.page_size)
         self.news: list[bytes] = []
         self.loop = SchedulerLoop(
             self.engine.scheduler, self.intake, self.inbox, self.take_news, overlap=source.random() < 0.5
@@ -213,7 +223,7 @@ class World:
         self.host = ProgramHost(cast("Tokenizer", LetterTokenizer()), send=self.send, seed=3, run_aside=self.aside)
         self.programs: list[Program] = []
 
-    def send(self, message: NewRequest | AbortRequest) -> None:
+    def send(self, message: FromTree) -> None:
         if isinstance(message, NewRequest):
             assert message.id not in self.asked, f"{message.id} was asked for twice"
             self.asked[message.id] = message
@@ -236,7 +246,11 @@ class World:
 
     def open(self) -> None:
         source = self.source
-        options = SessionOptions(priority=source.choice([0, 0, 2]), timeout_s=source.choice([None, None, None, 4.0]))
+        options = SessionOptions(
+            priority=source.choice([0, 0, 2]),
+            timeout_s=source.choice([None, None, None, 4.0]),
+            program=source.choice([None, "a", "a", "b"]),
+        )
         program = Program(self.host, source.choice([None] * 6 + [2, 5]), options)
         self.programs.append(program)
         program.extend(Text(0, None, source.choice(["abc", "abcd", "x1", "zzzz", ""])))
@@ -298,12 +312,24 @@ class World:
         assert not self.engine.scheduler.has_work, "still not done"
         for program in self.programs:
             program.check(self.asked)
+        self.check_kept()
+        for program in self.programs:
             program.hosted.close()
+        self.work(2)
+        check_forgotten(self.engine)
         assert len(self.host) == 0
         assert not self.detokenizer._streams
         assert not self.intake._compiling
         assert all(not program.hosted.tree._of_request for program in self.programs)
         self.engine.check_empty()
+
+    def check_kept(self) -> None:
+        """Raise AssertionError unless all that is kept may be continued, by what the trees know."""
+        kept = self.engine.memory.kept
+        trees = {program.hosted.id: program.hosted.tree for program in self.programs if not program.closed}
+        for program, handles in kept._handles.items() if kept is not None else ():
+            entries = trees[program.id]._entries.values()
+            assert handles.keys() <= {entry.kept for entry in entries if not entry.joined}
 
 
 def random_nodes(program: Program, source: random.Random) -> list[Node]:

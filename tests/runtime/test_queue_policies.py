@@ -6,16 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes import make_request
+from tests.program_calls import make_call
 
+from palmette.runtime.admission import OutputEstimate
 from palmette.runtime.config import EngineConfig, Policy
 from palmette.runtime.errors import RequestError
 from palmette.runtime.kv_memory import KVMemory
+from palmette.runtime.program_table import DECODE_WEIGHT, ProgramTable
 from palmette.runtime.queue_policies import (
     REFRESHED,
     WEIGHED,
     WINDOW,
     FirstComeFirstServed,
     HeaviestSubtreeFirst,
+    LeastWorkFirst,
     LongestPrefixMatch,
     queue_policy,
     siblings_together,
@@ -117,7 +121,7 @@ def test_lengths_of_requests_long_gone_are_forgotten() -> None:
     policy = LongestPrefixMatch(cached())
     for i in range(1000):
         policy.order([make_request(str(i), [3])])
-    assert len(policy._known) <= 5 * WINDOW
+    assert len(policy._cached._known) <= 5 * WINDOW
 
 
 def test_the_heaviest_subtree_goes_first() -> None:
@@ -126,6 +130,59 @@ def test_the_heaviest_subtree_goes_first() -> None:
     waiting = requests([8, 8, 8, 8, 8, 8, 1], [40, 40], [3, 4, 9, 9, 1], [3, 4, 5, 6, 1], [3, 4, 5, 6, 2], [3, 4, 1])
     # below 3 4: five, six and seven have two requests, nine one, and one stops at 3 4 itself
     assert names(HeaviestSubtreeFirst(memory).order(waiting)) == "534201"
+
+
+def least_work(*waiting: Request, memory: KVMemory | None = None) -> str:
+    """The order of requests that came like this and belong to programs of their own, or to none."""
+    table = ProgramTable()
+    for arrival, request in enumerate(waiting):
+        request.arrival = arrival
+        table.enter(request)
+    estimate = OutputEstimate()
+    estimate.ratio = 0.5
+    return names(LeastWorkFirst(memory or cached(), estimate).order(list(waiting)))
+
+
+def test_the_least_work_goes_first() -> None:
+    """What is cached is none; of the answer half is expected, and each token of it counts three times."""
+    waiting = [
+        make_request("a", LONG, max_tokens=2),
+        make_request("b", [3] * 20, max_tokens=2),
+        make_request("c", [9, 9], max_tokens=16),
+        make_request("d", [9, 9], max_tokens=1, kind="score", score_from=1),
+    ]
+    assert least_work(*waiting) == "dbca"
+    assert least_work(*waiting, memory=cached(LONG)) == "dabc"
+    assert DECODE_WEIGHT == 3
+    assert names(LeastWorkFirst(cached(), OutputEstimate()).order(requests([3], [4], [5], [6]))) == "0123"
+
+
+def test_calls_that_come_later_are_work() -> None:
+    """A short call of a long program is not short."""
+    long = make_call("l", "l", [3], later_tokens=100)
+    middle = make_call("m", "m", [3] * 20)
+    assert least_work(long, middle, make_call("s", "s", [3] * 5)) == "sml"
+
+
+def test_what_earlier_runs_took_is_work() -> None:
+    """As long as the program has not done it."""
+    heavy, light = make_call("h", "h", [3], name="heavy"), make_call("l", "l", [3] * 50, name="light")
+    table = ProgramTable()
+    for request in (heavy, light):
+        table.enter(request)
+    assert heavy.program is not None
+    heavy.program.kind.work.add(1000.0)
+    policy = LeastWorkFirst(cached(), OutputEstimate())
+    assert names(policy.order([heavy, light])) == "lh"
+    heavy.program.work = 970.0
+    assert names(policy.order([heavy, light])) == "hl"
+
+
+def test_least_work_keeps_siblings_together() -> None:
+    """A group follows its best member. It needs no radix cache: then nothing is cached."""
+    waiting = requests([3] * 9, [3] * 2, [3] * 5, [3] * 7, groups="a-ba")
+    memory = KVMemory(16, 1, radix_cache=False)
+    assert names(queue_policy("least-work", memory, OutputEstimate()).order(waiting)) == "1230"
 
 
 def test_deep_trees_need_no_recursion() -> None:
@@ -138,19 +195,19 @@ def test_deep_trees_need_no_recursion() -> None:
     assert names(HeaviestSubtreeFirst(memory).order(waiting)) == "10"
 
 
-@pytest.mark.parametrize("name", ["fcfs", "lpm", "dfs-weight", "random"])
+@pytest.mark.parametrize("name", ["fcfs", "lpm", "dfs-weight", "least-work", "random"])
 @given(lengths=st.lists(st.integers(0, 37), min_size=1, max_size=WEIGHED + 20))
 def test_every_policy_offers_everybody_once(name: Policy, lengths: list[int]) -> None:
     """An order leaves nobody out and invents nobody."""
     waiting = requests(*prefixes(*lengths))
-    ordered = queue_policy(name, cached(LONG, [*LONG[:9], 2, 2]), 7).order(waiting)
+    ordered = queue_policy(name, cached(LONG, [*LONG[:9], 2, 2]), OutputEstimate(), 7).order(waiting)
     assert sorted(request.arrival for request in ordered) == list(range(len(lengths)))
 
 
 def test_random_is_the_same_for_the_same_seed() -> None:
     """A seed gives one sequence of orders, and another seed another one."""
     waiting = requests(*[[3]] * 50)
-    first, again, other = (queue_policy("random", cached(), seed) for seed in (1, 1, 2))
+    first, again, other = (queue_policy("random", cached(), OutputEstimate(), seed) for seed in (1, 1, 2))
     orders = [[names(policy.order(waiting)) for _ in range(3)] for policy in (first, again, other)]
     assert orders[0] == orders[1] != orders[2]
     assert len(set(orders[0])) == 3
@@ -161,8 +218,8 @@ def test_without_a_cache_there_is_nothing_to_match() -> None:
     without = KVMemory(4, 1, radix_cache=False)
     for name, kind in (("lpm", LongestPrefixMatch), ("dfs-weight", HeaviestSubtreeFirst)):
         policy: Policy = "lpm" if name == "lpm" else "dfs-weight"
-        assert isinstance(queue_policy(policy, without), FirstComeFirstServed)
-        assert isinstance(queue_policy(policy, KVMemory(4, 1)), kind)
+        assert isinstance(queue_policy(policy, without, OutputEstimate()), FirstComeFirstServed)
+        assert isinstance(queue_policy(policy, KVMemory(4, 1), OutputEstimate()), kind)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +227,7 @@ def test_without_a_cache_there_is_nothing_to_match() -> None:
     [
         (
             {"policy": "dfs_weight"},
-            "one of fcfs, lpm, dfs-weight, random, not .dfs_weight.; did you mean .dfs-weight.?",
+            "one of fcfs, lpm, dfs-weight, least-work, random, not .dfs_weight.; did you mean .dfs-weight.?",
         ),
         ({"policy": None}, "not None"),
         ({"max_wait_s": -1}, "max_wait_s must be a number of seconds from 0 to 1e"),

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 from tests.fake_runner import END_ID
-from tests.fakes import make_request
+from tests.fakes import make_request, make_score
 
 from palmette.constrained import Grammar, PalmetteError
 from palmette.runtime.errors import EngineError, RequestAbortedError, RequestError
@@ -105,8 +105,7 @@ def check(request: Request, context_length: int = 8, pool_tokens: int = 100) -> 
         (make_request("r", []), "prompt is empty"),
         (make_request("r", [3] * 8), "8 tokens, but at most 7 fit this model's context of 8"),
         (make_request("r", [3] * 9, kind="score", score_from=1), "9 tokens, but at most 8"),
-        (make_request("r", [3, 3], kind="score", score_from=0), "from 1 to 1 for 2 tokens, not 0"),
-        (make_request("r", [3, 3], kind="score", score_from=2), "from 1 to 1 for 2 tokens, not 2"),
+        (make_score("r", [[3], [3] * 9, [3, 4]], 1), "a choice have 9 tokens, but at most 8"),
     ],
 )
 def test_impossible_requests_are_refused_with_numbers(request_: Request, message: str) -> None:

@@ -220,7 +220,9 @@ def test_max_running_requests() -> None:
 def test_abort_at_any_time() -> None:
     """Aborted while compiling, waiting, prefilling or decoding: one finished update, an error, and the pages back."""
     executor = ManualExecutor()
-    engine = FakeEngine(num_pages=1000, chunk_size=50, max_running_requests=2, grammars=GRAMMARS, executor=executor)
+    engine = FakeEngine(
+        num_pages=1000, chunk_size=50, max_running_requests=2, grammars=GRAMMARS, executor=executor, policy="fcfs"
+    )
     requests = {
         "decoding": make_request("decoding", prompt(1), ignore_eos=True),
         "prefilling": make_request("prefilling", PREFIX),

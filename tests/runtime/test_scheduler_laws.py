@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.fake_grammar import ManualExecutor, ScriptedCompiler, scripted_brackets, scripted_chain, scripted_repeat
 from tests.fake_runner import BROKEN, BrokenModel, token
-from tests.fakes import FakeEngine, make_request, spell
+from tests.fakes import FakeEngine, make_request, make_score, spell
+from tests.program_calls import check_forgotten
 
 from palmette.constrained import Grammar, GrammarError
 from palmette.runtime.admission import OutputEstimate
 from palmette.runtime.batch import NOT_FINITE
 from palmette.runtime.errors import EngineError, RequestError, RequestTimeoutError
+from palmette.runtime.messages import ProgramPlace
 from palmette.runtime.request import Request
 
 DIGITS = [token(digit) for digit in "0123456789"]
@@ -26,6 +28,7 @@ GRAMMARS = [
     scripted_brackets("brackets", 6),
 ]
 BAD = Grammar.regex("bad")
+PROGRAMS = ["a0", "a1", "b0", "b1"]
 TRUNKS = [[3 + (i * (7 + trunk) + trunk) % 40 for i in range(40)] for trunk in range(3)]
 
 
@@ -47,8 +50,22 @@ def treatments() -> st.SearchStrategy[dict[str, Any]]:
             "namespace": st.sampled_from(["", "", "other"]),
             "timeout_s": st.sampled_from([None, None, None, 2.0, 6.0]),
             "stream": st.booleans(),
+            "place": places(),
         }
     )
+
+
+def places() -> st.SearchStrategy[ProgramPlace | None]:
+    """Of a few programs of two kinds, or of none."""
+    place = st.builds(
+        lambda program, continued, later: ProgramPlace(
+            id=program, name=program[0], continued=continued, later_tokens=9 * later
+        ),
+        program=st.sampled_from(PROGRAMS),
+        continued=st.booleans(),
+        later=st.integers(0, 3),
+    )
+    return st.one_of(st.none(), place, place)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -63,14 +80,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         page_size=st.sampled_from([1, 4, 16]),
         tokens=st.sampled_from([64, 96, 400]),
         chunk_size=st.sampled_from([1, 5, 16, 512]),
-        policy=st.sampled_from(["fcfs", "lpm", "dfs-weight", "random"]),
-        radix_cache=st.booleans(),
+        policy=st.sampled_from(["fcfs", "lpm", "dfs-weight", "least-work", "least-work", "random"]),
+        radix_cache=st.sampled_from([True, True, False]),
+        keep_prefixes=st.sampled_from([True, True, False]),
+        device_s=st.sampled_from([0.0, 1.0]),
         max_running_requests=st.sampled_from([1, 3, 32]),
         jump_forward=st.booleans(),
         ratio=st.sampled_from([0.0, 0.7]),
         overlap=st.booleans(),
     )
-    def begin(self, page_size: int, tokens: int, ratio: float, **config: Any) -> None:
+    def begin(self, page_size: int, tokens: int, ratio: float, device_s: float, **config: Any) -> None:
         self.executor = ManualExecutor()
         self.engine = FakeEngine(
             num_pages=tokens // page_size,
@@ -84,6 +103,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.engine.runner.model = BrokenModel(NOT_FINITE, 6)
         self.engine.scheduler._estimate.ratio = ratio
+        if self.engine.memory.kept is not None:
+            self.engine.memory.kept.measured(tokens, device_s)
 
     def add(self, request: Request, treatment: dict[str, Any] | None = None) -> None:
         for name, value in (treatment or {}).items():
@@ -129,14 +150,54 @@ class SchedulerMachine(RuleBasedStateMachine):
         name = f"n{len(self.requests)}"
         self.add(make_request(name, [BROKEN] * length, max_tokens=max(2, max_tokens), grammar=grammar), treatment)
 
+    @rule(place=places(), more=st.lists(st.integers(3, 6), max_size=4), max_tokens=st.integers(1, 12))
+    def go_on(self, place: ProgramPlace | None, more: list[int], max_tokens: int) -> None:
+        """Go on from the last answer of a program."""
+        answers = [r for r in self.requests if r.status == "finished" and r.kind == "generate"]
+        own = [r.token_ids.tolist() for r in answers if place and r.place and r.place.id == place.id]
+        if own and len(own[-1]) + len(more) < 60:
+            name = f"p{len(self.requests)}"
+            self.add(make_request(name, own[-1] + more, max_tokens=max_tokens), {"place": place})
+
+    @rule(program=st.sampled_from([*PROGRAMS, "unknown"]))
+    def end_program(self, program: str) -> None:
+        self.engine.scheduler.end_program(program)
+        self.engine.scheduler.check_invariants()
+
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def drop_prefixes(self, data: st.DataObject, count: int) -> None:
+        of_programs = [request for request in self.requests if request.place is not None]
+        if of_programs:
+            request = data.draw(st.sampled_from(of_programs))
+            assert request.place is not None
+            names = [request.id, *(f"g{number}" for number in range(count))]
+            self.engine.scheduler.drop_prefixes(request.place.id, names)
+            self.engine.scheduler.check_invariants()
+
     @rule(prompt=prompts())
     def fail(self, prompt: list[int]) -> None:
         self.add(make_request(f"b{len(self.requests)}", prompt, grammar=BAD))
 
-    @rule(prompt=prompts(), tail=st.lists(st.integers(3, 6), min_size=1, max_size=5))
-    def score(self, prompt: list[int], tail: list[int]) -> None:
+    @rule(prompt=prompts(), tail=st.lists(st.integers(3, 6), min_size=1, max_size=5), place=places())
+    def score(self, prompt: list[int], tail: list[int], place: ProgramPlace | None) -> None:
         name = f"s{len(self.requests)}"
-        self.add(make_request(name, prompt + tail, kind="score", score_from=len(prompt), group="x"))
+        request = make_request(name, prompt + tail, kind="score", score_from=len(prompt), group="x")
+        self.add(request, {"place": place})
+
+    @rule(
+        prompt=prompts(),
+        tails=st.lists(st.lists(st.integers(3, 5), max_size=5), min_size=2, max_size=8),
+        place=places(),
+    )
+    def choose(self, prompt: list[int], tails: list[list[int]], place: ProgramPlace | None) -> None:
+        name, page_size = f"t{len(self.requests)}", self.engine.memory.page_size
+        texts = [[*prompt, *tail] for tail in tails]
+        request = make_score(name, texts, len(prompt), group="x", page_size=page_size)
+        if request.end <= self.engine.memory.pool_tokens:
+            self.add(request, {"place": place})
+        else:
+            with pytest.raises(RequestError, match="with its choices has"):
+                self.engine.add(request)
 
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
@@ -186,6 +247,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert {request.id for request in self.engine.finished} == {request.id for request in self.requests}
         for request in self.requests:
             self.check_end(request)
+        for program in PROGRAMS:
+            self.engine.scheduler.end_program(program)
+        check_forgotten(self.engine)
         self.engine.check_empty()
 
     def check_end(self, request: Request) -> None:
@@ -202,7 +266,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert "NaN or infinite" in str(request.error)
         elif request.status == "failed":
             assert isinstance(request.error, RequestError)
-            assert request.end > self.engine.memory.pool_tokens
+            pool = self.engine.memory.pool
+            assert request.pages_for(request.end, pool.page_size) > pool.num_pages
         else:
             self.engine.check_answer(request)
 
@@ -211,7 +276,7 @@ SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_cou
 TestScheduler = SchedulerMachine.TestCase
 
 
-def random_tree(count: int, source: random.Random) -> list[Request]:
+def random_tree(count: int, source: random.Random, page_size: int = 1) -> list[Request]:
     """Requests whose prompts are the paths of a random tree: most continue the prompt of an earlier one."""
     paths = [[source.randrange(3, 46) for _ in range(source.randrange(100, 400))]]
     made = []
@@ -220,13 +285,22 @@ def random_tree(count: int, source: random.Random) -> list[Request]:
         path = parent[: source.randrange(len(parent) // 2, len(parent) + 1)][:1500]
         path = path + [source.randrange(3, 46) for _ in range(source.randrange(1, source.choice([4, 40, 600])))]
         paths.append(path)
-        made.append(_random_request(str(index), path, source))
+        made.append(_random_request(str(index), path, source, page_size))
     return made
 
 
-def _random_request(name: str, path: list[int], source: random.Random) -> Request:
+def _random_score(name: str, path: list[int], source: random.Random, page_size: int) -> Request:
+    """The end of a path, or several ends of it, scored."""
+    score_from = source.randrange(max(1, len(path) - 40), len(path))
+    if source.random() < 0.5:
+        return make_request(name, path, kind="score", score_from=score_from)
+    tails = [[source.randrange(3, 6) for _ in range(source.randrange(1, 8))] for _ in range(source.randrange(2, 9))]
+    return make_score(name, [path[:score_from] + tail for tail in tails], score_from, page_size=page_size)
+
+
+def _random_request(name: str, path: list[int], source: random.Random, page_size: int) -> Request:
     if source.random() < 0.2:
-        return make_request(name, path, kind="score", score_from=source.randrange(max(1, len(path) - 40), len(path)))
+        return _random_score(name, path, source, page_size)
     grammar = source.choice(GRAMMARS).grammar if source.random() < 0.2 else None
     return make_request(
         name,
@@ -247,7 +321,7 @@ def test_a_random_tree_of_400_requests(page_size: int, policy: str, monkeypatch:
     monkeypatch.setattr(OutputEstimate, "RISE", 0.0)
     monkeypatch.setattr(OutputEstimate, "finished", lambda estimate, request: None)  # it never learns: it must retract
     source = random.Random(page_size)
-    requests = random_tree(400, source)
+    requests = random_tree(400, source, page_size)
     engine = FakeEngine(
         num_pages=12_000 // page_size,
         page_size=page_size,

@@ -68,7 +68,7 @@ class Looped:
         self.engine = engine
         self.inbox = ScriptedInbox()
         self.sent: list[FromScheduler] = []
-        self.intake = Intake(TOKEN_BYTES, frozenset((END_ID,)), self.inbox.wake)
+        self.intake = Intake(TOKEN_BYTES, frozenset((END_ID,)), self.inbox.wake, page_size=1)
         self.loop = SchedulerLoop(engine.scheduler, self.intake, self.inbox, self.sent.append, overlap=overlap)
         self.inbox.when_idle = self.idle
 

@@ -63,9 +63,9 @@ def test_a_plan_is_a_copy() -> None:
     ("start", "count", "known", "scored"),
     [
         (0, 2, 0, []),
-        (0, 3, 0, [3]),
-        (2, 3, 0, [3, 4, 5]),
-        (0, 5, 2, [5]),  # after a retraction: the first two are known
+        (0, 3, 0, [0]),
+        (2, 3, 0, [0, 1, 2]),
+        (0, 5, 2, [2]),  # after a retraction: the first two are known
         (0, 3, 2, []),
     ],
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal, assert_type
 
 from pydantic import BaseModel
@@ -85,11 +86,19 @@ def short(s: pt.ProgramState) -> int:
 def run(backend: pt.Backend, plain: pt.Function) -> None:
     state = judge.run("text", rounds=2, backend=backend)
     assert_type(state, pt.ProgramState)
+    assert_type(state.trace(), pt.RunTrace)
+    assert_type(state.trace().nodes[0], pt.TracedNode)
+    state.trace().save("run.html")
+    state.tree.show()
     assert_type(judge("text", rounds=2), pt.ProgramState)
     assert_type(short(), pt.ProgramState)
     assert_type(judge.run_batch([{"essay": "a"}, ("b",), ["c"]], progress_bar=True), list[pt.ProgramState])
     lazily = judge.run_batch([("b",)], generator_style=True, temperature=0, timeout_s=3.0)
-    assert_type(lazily, Iterator[pt.ProgramState])
+    assert_type(lazily, Generator[pt.ProgramState, None, None])
+    ended = judge.run_batch([("b",)], as_finished=True, results_file="out.jsonl")
+    assert_type(ended, Generator[pt.ProgramState, None, None])
+    assert_type(judge.run_batch([("b",)], results_file=Path("out.jsonl"), resume=True), list[pt.ProgramState])
+    assert_type(lazily.__next__().place, int | None)
     assert_type(judge.run("text", temperature=0, timeout_s=1.5), pt.ProgramState)
     assert_type(state.text_iter("grade", answer=1), Iterator[str])
     assert_type(state.value_iter("summary"), Iterator[Any])

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from palmette.lang.batch_progress import BatchCounts, shown_progress
+
 from .arguments import parse_arguments
-from .batch_job import BatchJob
+from .batch_job import BatchJob, Ended
 from .engine import GrammarBackendOption, ModelOption, RevisionOption, as_default, running_engine
 from .errors import EXIT_FAILED, DebugOption, UsageError, note, reports_errors
-from .items import STANDARD_INPUT, check_items, read_items
+from .items import STANDARD_INPUT, Item, check_items, read_items
 from .program_file import load_function
-from .results import Results, opened_results
+from .results import Results, StandardOutput, opened_results
 
 
 @reports_errors
@@ -48,8 +48,9 @@ def batch(
     ] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Run a program for every line of a file and write a line of JSON for each, in order.
+    """Run a program for every line of a file and write a line of JSON for each.
 
+    Standard output has them in order; a file has each as soon as it is done, and at the end has them in order.
     An item that fails stays in the output with its error.
     Exit code 0: all went well. 1: an item failed. 2: a line or an option cannot be used; nothing was run.
     Lines of standard input are checked as they come: one that cannot be used is an item that failed.
@@ -60,43 +61,42 @@ def batch(
         raise UsageError(f"--timeout-s must be above 0, not {timeout_s:g}")
     job = BatchJob(load_function(target), parse_arguments(arg or []), text)
     with opened_results(output, resume) as results:
-        total = None if items == STANDARD_INPUT else check_items(items, job.fault_in, results.holds)
-        wanted = (item for item in read_items(items, job.fault_in) if not results.holds(item))
+        total = None if items == STANDARD_INPUT else check_items(items, job.fault_in, lambda item: _held(results, item))
+        done = results.count_done(total)
+        if done and done == total:
+            note(f"nothing is left to do: {output} has the results of all {total} items")
+            return
+        wanted = (item for item in read_items(items, job.fault_in) if not _held(results, item))
         with running_engine(model, revision, grammar_backend) as engine, as_default(engine):
-            lines = job.run(wanted, num_threads=concurrency or "auto", timeout_s=timeout_s)
-            failed = _write(lines, results, total)
-    if failed:
+            ended = job.run(
+                wanted,
+                None if total is None else total - done,
+                num_threads=concurrency or "auto",
+                timeout_s=timeout_s,
+                as_finished=not isinstance(results, StandardOutput),
+            )
+            counts = BatchCounts(total, done)
+            try:
+                _write(ended, results, counts)
+            except KeyboardInterrupt:
+                if not isinstance(results, StandardOutput):
+                    note(f"{counts.before + counts.done} items are done; --resume goes on with {output}")
+                raise
+    if counts.failed:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _write(lines: Generator[tuple[str, bool], None, None], results: Results, total: int | None) -> int:
-    """Write the lines as they come; returns how many were of failed items."""
-    started, count, failures = time.monotonic(), 0, 0
-    with closing(lines), progress(total, len(results.done)) as show:
-        for line, failed in lines:
-            results.write(line)
-            count += 1
-            failures += failed
-            show(failures)
-    before = f", {len(results.done)} were there" if results.done else ""
-    note(f"{count} items in {time.monotonic() - started:.1f} s, {failures} failed{before}")
-    return failures
+def _held(results: Results, item: Item) -> bool:
+    return results.holds(item.index, item.arguments)
 
 
-@contextmanager
-def progress(total: int | None, done: int) -> Iterator[Callable[[int], None]]:
-    """A function to call after each item with the failures so far; it moves a bar on a terminal's standard error."""
-    if not sys.stderr.isatty():
-        yield lambda failures: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total, completed=done)
-
-        def show(failures: int) -> None:
-            bar.update(task, advance=1, description=f"{failures} failed" if failures else "")
-
-        yield show
+def _write(items: Generator[Ended, None, None], results: Results, counts: BatchCounts) -> None:
+    """Write the line of each item that has ended, and show how far the batch is."""
+    with closing(items), shown_progress(counts, "") as show:
+        for item in items:
+            results.write(item.place, item.line)
+            if item.state is None:
+                counts.add_failed()
+            else:
+                counts.add(item.state, failed=item.failed)
+            show()

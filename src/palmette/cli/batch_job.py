@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import palmette as pt
+from palmette.lang.batch_lines import result_line
+from palmette.lang.outcome import Outcome, outcome_of, reason_of
 
 from .arguments import fault_in
 from .errors import UsageError
 from .items import Item
-from .outcome import Outcome, json_object, json_text, outcome_of
-from .program_file import place_and_reason
+from .program_file import file_of
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An item that has ended.
+
+    Attributes:
+        place: the item's.
+        line: its line of JSON.
+        failed: it has an error.
+        state: what the run left; None where the item could not be run.
+    """
+
+    place: int
+    line: str
+    failed: bool
+    state: pt.ProgramState | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,58 +53,94 @@ class BatchJob:
         return fault_in(self.function, {**self.arguments, **arguments})
 
     def run(
-        self, items: Iterator[Item], *, num_threads: int | Literal["auto"], timeout_s: float | None
-    ) -> Generator[tuple[str, bool], None, None]:
-        """Run items on the default backend and yield their lines in order, each with whether the item failed.
+        self,
+        items: Iterator[Item],
+        count: int | None,
+        *,
+        num_threads: int | Literal["auto"],
+        timeout_s: float | None,
+        as_finished: bool,
+    ) -> Generator[Ended, None, None]:
+        """Run items on the default backend and yield what each comes to, in their order or as they end.
 
-        A bounded number of items is taken ahead of the lines. Closing it cancels what runs.
+        A bounded number of items is taken ahead of those that have ended. Closing it cancels what runs.
+
+        Args:
+            items: where `count` is None one may be long in coming: they are taken in a thread of their own.
+            count: how many items there are, where they are at hand: they may begin in a better order than theirs.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: an item's program raised it; it ends the batch.
         """
-        taken: deque[Item] = deque()
+        running: dict[int, Item] = {}
+        faulty: deque[Item] = deque()
+        arguments = self._arguments(items, running, faulty)
         states = self.function.run_batch(
-            self._arguments(items, taken), num_threads=num_threads, generator_style=True, timeout_s=timeout_s
+            arguments if count is None else _AtHand(arguments, count),
+            num_threads=num_threads,
+            generator_style=True,
+            as_finished=as_finished,
+            timeout_s=timeout_s,
         )
         for state in states:
-            yield from self._faults(taken)
-            yield self._line(taken.popleft(), outcome_of(state), state)
-        yield from self._faults(taken)
+            assert state.place is not None
+            item = running.pop(state.place)
+            while faulty and faulty[0].index < item.index:
+                yield self._could_not_run(faulty.popleft())
+            yield self._ended(item, outcome_of(state), state)
+        yield from map(self._could_not_run, faulty)
 
-    def _arguments(self, items: Iterator[Item], taken: deque[Item]) -> Iterator[dict[str, Any]]:
-        """The arguments of the items that can be run; all items are kept in `taken`."""
+    def _arguments(
+        self, items: Iterator[Item], running: dict[int, Item], faulty: deque[Item]
+    ) -> Iterator[dict[str, Any]]:
+        """The arguments of the items that can be run, which are noted in `running` by their place among them."""
+        place = 0
         for item in items:
-            taken.append(item)
-            if item.fault is None and item.arguments is not None:
-                yield {**self.arguments, **item.arguments}
+            if item.fault is not None or item.arguments is None:
+                faulty.append(item)
+                continue
+            running[place] = item
+            place += 1
+            yield {**self.arguments, **item.arguments}
 
-    def _faults(self, taken: deque[Item]) -> Iterator[tuple[str, bool]]:
-        """The lines of the items up to the first that was run."""
-        while taken and taken[0].fault is not None:
-            item = taken.popleft()
-            yield self._line(item, Outcome({}, None, UsageError(str(item.fault))))
+    def _could_not_run(self, item: Item) -> Ended:
+        return self._ended(item, Outcome({}, None, UsageError(str(item.fault))), None)
 
-    def _line(self, item: Item, outcome: Outcome, state: pt.ProgramState | None = None) -> tuple[str, bool]:
-        members = {
-            "index": json_text(item.index),
-            "args": json_text(item.arguments),
-            "variables": json_object(outcome.values),
-            "value": json_text(outcome.returned),
-            "error": json_text(outcome.error and self._reason(outcome.error)),
-        }
-        if self.with_text:
-            members["text"] = json_text(state and _text(state))
-        line = ", ".join(f'"{name}": {value}' for name, value in members.items())
-        return f"{{{line}}}", outcome.error is not None
+    def _ended(self, item: Item, outcome: Outcome, state: pt.ProgramState | None) -> Ended:
+        if isinstance(outcome.error, KeyboardInterrupt | SystemExit):
+            raise outcome.error
+        line = result_line(
+            item.index,
+            item.arguments,
+            outcome,
+            error=None if outcome.error is None else self._reason(outcome.error),
+            more={"text": _text(state)} if self.with_text else {},
+        )
+        return Ended(item.index, line, outcome.error is not None, state)
 
     def _reason(self, error: BaseException) -> str:
         if isinstance(error, UsageError):
             return str(error)
-        if isinstance(error, pt.PalmetteError):
-            return f"{type(error).__name__}: {error}"
-        return place_and_reason(error, Path(inspect.getfile(inspect.unwrap(self.function))))
+        return reason_of(error, file_of(self.function))
 
 
-def _text(state: pt.ProgramState) -> str | None:
-    """The program's text; None where a part of it failed."""
+class _AtHand:
+    """Arguments that can be taken ahead of their turn without waiting, though they are not all in memory."""
+
+    def __init__(self, arguments: Iterator[dict[str, Any]], count: int) -> None:
+        self._arguments = arguments
+        self._count = count
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self._arguments
+
+    def __len__(self) -> int:
+        return self._count
+
+
+def _text(state: pt.ProgramState | None) -> str | None:
+    """The program's text; None where it was not run, or a part of it failed."""
     try:
-        return state.text()
+        return None if state is None else state.text()
     except pt.PalmetteError:
         return None

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 import palmette as pt
+from palmette.lang.outcome import json_text
 
 from .constraint_options import constraint_of, option
 from .engine import GrammarBackendOption, ModelOption, RevisionOption, running_engine
 from .errors import DebugOption, UsageError, note, reports_errors
-from .outcome import json_text
 
 ANSWER = "answer"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -68,13 +69,21 @@ def check_items(source: str, fault_of: FaultOf, also: Callable[[Item], object]) 
 
 def _opened(source: str) -> BinaryIO:
     if source == STANDARD_INPUT:
-        return sys.stdin.buffer
+        return _standard_input()
     try:
         return Path(source).open("rb")
     except OSError as error:
         raise UsageError(
             f"{source} cannot be read: {error.strerror}", hint="a file with one JSON object a line, or - for stdin"
         ) from error
+
+
+def _standard_input() -> BinaryIO:
+    """A reader of its own: Python cannot exit while a thread waits for a line of `sys.stdin`."""
+    try:
+        return open(os.dup(sys.stdin.fileno()), "rb")
+    except (OSError, ValueError):  # it is closed, or no file
+        return sys.stdin.buffer
 
 
 def _item(index: int, line: bytes, place: str, fault_of: FaultOf) -> Item:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import inspect
 import sys
-import traceback
 from pathlib import Path
 from types import ModuleType
 
 import palmette as pt
+from palmette.lang.outcome import place_and_reason
 
 from .errors import RunError, UsageError
 
@@ -36,6 +37,17 @@ def load_function(target: str) -> pt.Function:
         f"{path} defines {len(functions)} functions: {', '.join(functions)}",
         hint=f"name one: {path}:{list(functions)[-1]}",
     )
+
+
+def file_of(function: pt.Function) -> Path:
+    """The file that a program stands in."""
+    return Path(inspect.getfile(inspect.unwrap(function)))
+
+
+def failure_in(function: pt.Function, error: Exception) -> RunError:
+    """What to raise from an exception of a program; names the line of its file."""
+    file = file_of(function)
+    return RunError(f"{function.__name__} of {file.name} failed at {place_and_reason(error, file)}")
 
 
 def split_target(target: str, usage: str) -> tuple[Path, str]:
@@ -92,13 +104,3 @@ def _named(functions: dict[str, pt.Function], name: str, path: Path) -> pt.Funct
         f"{path} has no function {name!r} with @pt.function; it has: {known}",
         hint=f"did you mean {path}:{close[0]}?" if close else "",
     )
-
-
-def place_and_reason(error: BaseException, path: Path) -> str:
-    """`line 12: ValueError: ...`, the line being the last one of `path` that the exception went through."""
-    reason = f"{type(error).__name__}: {error}"
-    if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
-    file = str(path.resolve())
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f"line {lines[-1]}: {reason}" if lines else reason

@@ -30,7 +30,7 @@ def guarded(tiny_engine: Engine) -> Iterator[ServedEngine]:
 @pytest.fixture(scope="module")
 def page(tiny_server: ServedEngine) -> dict[str, Any]:
     """The OpenAPI page of a server without a key."""
-    found: dict[str, Any] = httpx.get(f"{tiny_server.url}/openapi.json").json()
+    found: dict[str, Any] = httpx.get(f"{tiny_server.url}/openapi.json", timeout=60).json()
     return found
 
 
@@ -108,8 +108,8 @@ def test_references_and_examples_are_right(page: dict[str, Any]) -> None:
 def test_a_key_is_on_the_page(page: dict[str, Any], guarded: ServedEngine) -> None:
     """A server with a key says that it wants a bearer token, for all but its health."""
     assert "securitySchemes" not in page["components"]
-    assert httpx.get(f"{guarded.url}/openapi.json").status_code == 401
-    keyed = httpx.get(f"{guarded.url}/openapi.json", headers={"authorization": f"Bearer {KEY}"}).json()
+    assert httpx.get(f"{guarded.url}/openapi.json", timeout=60).status_code == 401
+    keyed = httpx.get(f"{guarded.url}/openapi.json", headers={"authorization": f"Bearer {KEY}"}, timeout=60).json()
     assert keyed["components"]["securitySchemes"]["key"] == {"type": "http", "scheme": "bearer"}
     without = {name for name, operation in operations(keyed) if "security" not in operation}
     assert without == {"GET /health"}
@@ -122,12 +122,12 @@ def test_a_key_is_on_the_page(page: dict[str, Any], guarded: ServedEngine) -> No
 def test_the_page_names_no_other_site(tiny_server: ServedEngine) -> None:
     """Its files come from this server, and its policy lets nothing else in."""
     for path in ("/docs", "/docs/docs.js", "/docs/docs.css"):
-        answer = httpx.get(tiny_server.url + path)
+        answer = httpx.get(tiny_server.url + path, timeout=60)
         assert answer.status_code == 200
         assert "http" not in answer.text.replace("http://www.w3.org", "")
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
-    assert httpx.get(f"{tiny_server.url}/redoc").status_code == 404
+    assert httpx.get(f"{tiny_server.url}/redoc", timeout=60).status_code == 404
 
 
 def test_routes_are_found_and_called(tiny_server: ServedEngine, page: dict[str, Any], browser: Chromium) -> None:

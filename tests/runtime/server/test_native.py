@@ -51,7 +51,11 @@ def test_one_prompt_is_answered_by_an_object(client: httpx.Client) -> None:
     assert set(answer) == set(EXAMPLE)
     assert (answer["rid"], answer["index"], answer["finish_reason"]) == ("one", 0, "length")
     assert answer["usage"]["completion_tokens"] == len(answer["token_ids"]) == 5
-    assert 0 <= answer["timings"]["elapsed_s"] <= answer["timings"]["total_s"]
+    timings = answer["timings"]
+    assert set(timings) == set(EXAMPLE["timings"])  # type: ignore[call-overload]
+    assert 0 <= timings["queue_s"] <= timings["first_token_s"] <= timings["elapsed_s"] <= timings["total_s"]
+    assert timings["last_step"] - timings["first_step"] in (4, 5)  # five tokens; a step that overlaps the last
+    assert timings["batch_size"] == 1
 
 
 def test_ids_and_text_are_the_same_prompt(client: httpx.Client, tiny_engine: Engine) -> None:
@@ -120,7 +124,13 @@ def test_answers_are_held_to_a_grammar(client: httpx.Client, grammar: dict[str, 
 
 def test_logprobs_come_where_they_are_asked_for(client: httpx.Client) -> None:
     """One entry a token with its likeliest others, and none where nothing was asked."""
-    options = {"max_tokens": 3, "logprobs": 2, "prompt_logprobs": 0, "return_text_in_logprobs": True}
+    options = {
+        "max_tokens": 3,
+        "logprobs": 2,
+        "prompt_logprobs": 0,
+        "return_text_in_logprobs": True,
+        "ignore_eos": True,
+    }
     answer = generate(client, text="The tree", sampling_params=options)
     assert [len(entry["top"]) for entry in answer["logprobs"]] == [2, 2, 2]
     assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
@@ -195,7 +205,7 @@ def test_a_client_that_goes_ends_its_request(client: httpx.Client, tiny_engine: 
     with client.stream("POST", "/generate", json={**body, "stream": True}) as answer:
         next(answer.iter_lines())
     with pytest.raises(httpx.ReadTimeout):
-        client.post("/generate", json=body, timeout=0.3)
+        client.post("/generate", json=body, timeout=httpx.Timeout(60, read=0.05))
     wait_until_empty(tiny_engine)
 
 

@@ -106,7 +106,7 @@ def test_state(tiny_engine: Engine) -> None:
     tree = cache_of(tiny_engine, "The cat", " sat\n")
 
     with served(tiny_engine, ServerSettings(), lambda service: setattr(service, "tree", tree)) as (url, _):
-        answer = httpx.get(f"{url}/page/state")
+        answer = httpx.get(f"{url}/page/state", timeout=60)
     state = answer.json()
     assert answer.headers["cache-control"] == "no-store"
     assert state["stats"]["total_pages"] == tiny_engine.stats().total_pages
@@ -131,7 +131,7 @@ def test_many_pages_ask_once(tiny_engine: Engine) -> None:
     with served(tiny_engine, ServerSettings()) as (url, service):
 
         async def ask() -> list[int]:
-            async with httpx.AsyncClient() as client:
+            async with httpx.AsyncClient(timeout=60) as client:
                 answers = await asyncio.gather(*(client.get(f"{url}/page/state") for _ in range(40)))
             return [answer.status_code for answer in answers]
 
@@ -143,18 +143,18 @@ def test_a_failure_is_not_kept(tiny_engine: Engine) -> None:
     """When the engine fails the page is told, and asks anew the next time."""
     with served(tiny_engine, ServerSettings()) as (url, service):
         service.failure = EngineError("the engine failed")
-        assert httpx.get(f"{url}/page/state").status_code >= 500
+        assert httpx.get(f"{url}/page/state", timeout=60).status_code >= 500
         service.failure = None
-        assert httpx.get(f"{url}/page/state").status_code == 200
+        assert httpx.get(f"{url}/page/state", timeout=60).status_code == 200
 
 
 def test_the_page_needs_no_key_and_its_state_does(tiny_engine: Engine) -> None:
     """With an API key the page itself is open, for it holds nothing; what it shows is not."""
     with served(tiny_engine, ServerSettings(api_key=KEY)) as (url, _):
         for path in ("/", "/page/page.js", "/page/page.css"):
-            assert httpx.get(url + path).status_code == 200
-        refused = httpx.get(f"{url}/page/state")
-        allowed = httpx.get(f"{url}/page/state", headers={"authorization": f"Bearer {KEY}"})
+            assert httpx.get(url + path, timeout=60).status_code == 200
+        refused = httpx.get(f"{url}/page/state", timeout=60)
+        allowed = httpx.get(f"{url}/page/state", headers={"authorization": f"Bearer {KEY}"}, timeout=60)
     assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
     assert allowed.status_code == 200
 
@@ -162,7 +162,7 @@ def test_the_page_needs_no_key_and_its_state_does(tiny_engine: Engine) -> None:
 def test_headers(tiny_engine: Engine) -> None:
     """A browser may run this server's script and style only, and show the page in no frame."""
     with served(tiny_engine, ServerSettings()) as (url, _):
-        answer = httpx.get(url)
+        answer = httpx.get(url, timeout=60)
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
@@ -174,9 +174,9 @@ def test_headers(tiny_engine: Engine) -> None:
 def test_no_page_of_another_site_reads_it(tiny_engine: Engine) -> None:
     """A name that was made to lead to this machine is refused: its page could read prompts."""
     with served(tiny_engine, ServerSettings()) as (url, _):
-        refused = httpx.get(f"{url}/page/state", headers={"host": "evil.example:80"})
+        refused = httpx.get(f"{url}/page/state", headers={"host": "evil.example:80"}, timeout=60)
         allowed = [
-            httpx.get(f"{url}/page/state", headers={"host": host}).status_code
+            httpx.get(f"{url}/page/state", headers={"host": host}, timeout=60).status_code
             for host in ("localhost", "127.0.0.1:1234", "[::1]:8000", "192.168.1.5")
         ]
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "unknown_host")
@@ -205,7 +205,7 @@ def test_open_to_the_network(tiny_engine: Engine) -> None:
     tree = cache_of(tiny_engine, "a secret")
     settings = ServerSettings(host="0.0.0.0")
     with served(tiny_engine, settings, lambda service: setattr(service, "tree", tree)) as (url, _):
-        answer = httpx.get(f"{url}/page/state")
+        answer = httpx.get(f"{url}/page/state", timeout=60)
     assert answer.json()["nodes"][0]["text"] is None
     assert "secret" not in answer.text
 

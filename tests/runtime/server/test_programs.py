@@ -166,8 +166,9 @@ def test_idle_programs_are_dropped(tiny_engine: Engine) -> None:
     """One that nobody listens to or extends ends with its time, one that is listened to does not."""
     settings = ServerSettings(idle_timeout_s=1.0)
     with served(tiny_engine, settings) as server, httpx.Client(base_url=server.url, timeout=60) as client:
-        kept, dropped = opened(client), opened(client, nodes=LONG, idle_timeout_s=0.2)
+        kept = opened(client)
         with client.stream("GET", f"/programs/{kept}/events"):
+            dropped = opened(client, nodes=LONG, idle_timeout_s=0.2)
             while client.post(f"/programs/{dropped}/abort").status_code == 200:
                 time.sleep(0.5)
             time.sleep(1.2)
@@ -253,6 +254,7 @@ def test_a_bad_grammar_fails_its_node(client: httpx.Client) -> None:
         ({"priority": 1 << 40}, "priority"),
         ({"cache_salt": "x" * 2000}, "cache_salt"),
         ({"timeout_s": 0}, "timeout_s"),
+        ({"name": "x" * 257}, "name"),
         ({"idle_timeout_s": -1}, "idle_timeout_s"),
         ({"idle_timeout_s": 1e9}, "idle_timeout_s"),
         ({"nodes": [text(0, 4, "a")]}, "nodes"),
@@ -265,6 +267,41 @@ def test_bad_options_open_nothing(
     before = tiny_server.on_loop(lambda: tiny_server.app.state.programs.open_programs)
     assert error_of(client.post("/programs", json=body))[:2] == (400, param)
     assert tiny_server.on_loop(lambda: tiny_server.app.state.programs.open_programs) == before
+
+
+def names_seen(engine: Engine) -> set[str]:
+    """The names of programs whose requests have reached the scheduler."""
+    return set(engine._scheduler._programs._kinds)
+
+
+def test_the_name_of_a_program_reaches_the_scheduler(client: httpx.Client, tiny_engine: Engine) -> None:
+    """Of programs and of those of channels; one without a name is like all others without."""
+    for body in ({"name": "by http"}, {}):
+        program = opened(client, nodes=[text(0, None, "a"), gen(1, 0)], **body)
+        events_of(client, program)
+        client.delete(f"/programs/{program}")
+    path = f"/channels/{client.post('/channels').json()['id']}"
+    messages = [
+        {"type": "open", "program": 1, "options": {"name": "by channel"}},
+        {"type": "extend", "program": 1, "nodes": [text(0, None, "a"), gen(1, 0)]},
+    ]
+    client.put(f"{path}/messages/1", json=messages)
+    with client.stream("GET", f"{path}/events") as answer:
+        assert any("generated" in line for line in answer.iter_lines() if line.startswith("data: "))
+    client.delete(path)
+    wait_until_empty(tiny_engine)
+    assert names_seen(tiny_engine) >= {"by http", "by channel", "program"}
+
+
+def test_what_an_open_program_goes_on_from_is_kept_until_it_ends(client: httpx.Client, tiny_engine: Engine) -> None:
+    """Between its calls its pages are protected; when it is deleted they are not."""
+    program = opened(client, nodes=[text(0, None, "a river " * 9), gen(1, 0)])
+    events_of(client, program)
+    stats = tiny_engine.stats()
+    assert (stats.running, stats.waiting) == (0, 0)
+    assert stats.protected_pages > 0
+    client.delete(f"/programs/{program}")
+    wait_until_empty(tiny_engine)
 
 
 # -- channels ----------------------------------------------------------------------------------------------------------

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-import palmette as pt
+from palmette.constrained.errors import PalmetteError
+
+from .state import ProgramState
+from .tool import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +32,24 @@ class Outcome:
     error: BaseException | None
 
 
-def outcome_of(state: pt.ProgramState) -> Outcome:
+def outcome_of(state: ProgramState) -> Outcome:
     """Read all that a run left behind. Waits for its end."""
     values: dict[str, Any] = {}
     error = state.error()
     for name in state.variable_names():
         try:
             values[name] = state[name]
-        except pt.PalmetteError as failure:
+        except Exception as failure:  # a generation's, or of the code of a type that its answer is read as
             error = error or failure
     return Outcome(values, _returned(state), error)
 
 
-def _returned(state: pt.ProgramState) -> Any:
+def _returned(state: ProgramState) -> Any:
     try:
         return state.ret_value
-    except Exception:  # the function's own, which `ProgramState.error` has
+    except BaseException as error:  # the function's own, which `ProgramState.error` has, SystemExit too
+        if error is not state.error():
+            raise
         return None
 
 
@@ -66,7 +73,7 @@ def json_text(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """What `json` takes in place of a value that it does not know."""
-    if isinstance(value, pt.ToolCall):
+    if isinstance(value, ToolCall):
         return {"name": value.name, "arguments": value.arguments}
     if callable(getattr(value, "model_dump", None)):  # a Pydantic model
         return value.model_dump(mode="json")
@@ -79,3 +86,20 @@ def _plain(value: Any) -> Any:
 def _plain_inside(value: Any) -> Any:
     """The same inside of a dataclass or struct, where msgspec looks."""
     return json.loads(json_text(value))
+
+
+def reason_of(error: BaseException, file: Path | None) -> str:
+    """What an item's line says of its error: the kind of ours, and the line of the user's own in the program's file."""
+    if isinstance(error, PalmetteError) or file is None:
+        return f"{type(error).__name__}: {error}"
+    return place_and_reason(error, file)
+
+
+def place_and_reason(error: BaseException, path: Path) -> str:
+    """`line 12: ValueError: ...`, the line being the last one of `path` that the exception went through."""
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
+    file = str(path.resolve())
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"line {lines[-1]}: {reason}" if lines else reason
