@@ -1,9 +1,12 @@
-"""What the language itself costs: microseconds a node against MockBackend, and the memory of large batches.
+"""What the language itself costs: microseconds a node of the request tree, and the memory of large batches.
 
-    python benchmarks/language.py [--repeats N] [--json OUT]
+    python benchmarks/language.py [--repeats N] [--only PART] [--json OUT]
 
-A node is a text, generation, select, fork or join of the request tree. The time of a case is that of a whole `run`:
-calling the function, building and sending the tree, the mock's answers, and reading values.
+A node is a text, generation, select, fork or join. The time of a case is that of whole `run`s: calling the function,
+building and sending the tree, taking the answers in, and reading values. Against `Instant`, which answers within the
+call that sends and says of every node on a path what it cost, as an engine does, this is the language alone; against
+`MockBackend` it is also the mock's work, and the way from its thread and back. CPU time is that of all threads of the
+process; on a machine with other work to do, it and the least of the repeats say more than the median by the clock.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ import statistics
 import time
 import tracemalloc
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import palmette as pt
+from palmette.lang.backend import EventSink
+from palmette.runtime.program import Completion, Generate, Generated, ModelInfo, Node, NodeUsage, Select, Selected
 
 CALLS = 40
 BATCH = 1000
@@ -89,37 +94,75 @@ def five_calls(s: pt.ProgramState, item: int) -> None:
     s += pt.select("verdict", ["pass", "fail"])
 
 
+class Instant:
+    """A backend that answers at once."""
+
+    model_info = ModelInfo(name="instant", context_length=1 << 20, vocab_size=1 << 15)
+
+    def open(self, events: EventSink, *, program: str | None = None) -> InstantSession:
+        return InstantSession(events)
+
+
+class InstantSession:
+    """One program on `Instant`."""
+
+    def __init__(self, events: EventSink) -> None:
+        self._events = events
+        self._usage: dict[int | None, tuple[NodeUsage, ...]] = {None: ()}  # of the nodes up to each
+
+    def extend(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            usage = self._usage[node.id] = (*self._usage[node.parent], NodeUsage(node.id, reused=3))
+            if isinstance(node, Generate):
+                self._events(Generated(node.id, (ANSWER,) * node.n, usage))
+            elif isinstance(node, Select):
+                self._events(Selected(node.id, 0, usage=usage))
+
+    def close(self) -> None:
+        pass
+
+
+ANSWER = Completion(
+    text="an answer",
+    token_ids=(1, 2),
+    finish_reason="stop",
+    prompt_tokens=9,
+    cached_tokens=8,
+    completion_tokens=2,
+)
+
+
 @dataclass(frozen=True)
 class Row:
-    """One case: nodes of a run, and the microseconds a node in each repeat."""
+    """One case on one backend: nodes of its runs, and microseconds a node in each repeat."""
 
     case: str
+    backend: str
     nodes: int
     us_per_node: list[float]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.us_per_node)
+    cpu_us_per_node: list[float]
 
 
-def timed(case: str, run: Callable[[], int], repeats: int) -> Row:
+def timed(case: str, backend: str, run: Callable[[], int], repeats: int) -> Row:
     """Time `run`, which returns its number of nodes; the first time is not counted."""
     nodes = run()
-    times = []
+    walls, cpus = [], []
     for _ in range(repeats):
-        began = time.perf_counter()
+        cpu, began = time.process_time(), time.perf_counter()
         run()
-        times.append(1e6 * (time.perf_counter() - began) / nodes)
-    return Row(case, nodes, times)
+        walls.append(1e6 * (time.perf_counter() - began) / nodes)
+        cpus.append(1e6 * (time.process_time() - cpu) / nodes)
+    return Row(case, backend, nodes, walls, cpus)
 
 
-def single(program: Any) -> Callable[[], int]:
-    """Twenty runs of a program, one after the other."""
-    return lambda: sum(len(program.run(backend=answers())._execution.tree.records) for _ in range(20))
+def single(program: Any, backend: Callable[[], pt.Backend]) -> Callable[[], int]:
+    """Some runs of a program, one after the other."""
+    runs = 2 if program is long else 20
+    return lambda: sum(len(program.run(backend=backend())._execution.tree.records) for _ in range(runs))
 
 
 def answers() -> pt.MockBackend:
-    return pt.MockBackend(lambda prompt, node: "an answer")
+    return pt.MockBackend(lambda prompt, node: "an answer", record=False)
 
 
 def batch_list() -> int:
@@ -136,8 +179,6 @@ def batch_iterator() -> int:
 def peak_bytes(programs: int) -> int:
     """Most memory that Python held beyond the start while `programs` items were taken from an iterator of states."""
     backend = answers()
-    backend.calls = Forgetting()
-    backend.messages = Forgetting()
     tracemalloc.start()
     items = ({"item": item} for item in range(programs))
     deque(five_calls.run_batch(items, backend=backend, generator_style=True), maxlen=0)
@@ -146,34 +187,39 @@ def peak_bytes(programs: int) -> int:
     return peak
 
 
-class Forgetting(list[Any]):
-    """What a mock notes of its calls, not kept: it would be the largest part of the memory."""
-
-    def append(self, item: Any) -> None:
-        pass
+def shown(times: list[float]) -> str:
+    return f"{min(times):6.1f}, median {statistics.median(times):.1f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--only", default="", help="a part of the names of the cases to run")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    cases: list[tuple[str, Callable[[], int]]] = [
-        (program.__name__, single(program)) for program in (straight, reading, awaiting, chat, forks, references, long)
+    programs = (straight, reading, awaiting, chat, forks, references, long)
+    cases: list[tuple[str, str, Callable[[], int]]] = []
+    for name, backend in (("instant", Instant), ("mock", answers)):
+        cases += [(program.__name__, name, single(program, backend)) for program in programs]
+    cases += [
+        (f"run_batch, {BATCH} programs of 5 calls", "mock", batch_list),
+        ("the same, as an iterator", "mock", batch_iterator),
     ]
-    cases += [(f"run_batch, {BATCH} programs of 5 calls", batch_list), ("the same, as an iterator", batch_iterator)]
-    rows = [timed(case, run, arguments.repeats) for case, run in cases]
-    print(f"{'case':<40} {'nodes':>7} {'us a node':>10}   range")
+    rows = [timed(*case, arguments.repeats) for case in cases if arguments.only in " on ".join(case[:2])]
+    print(f"{'case':<38} {'backend':<8} {'nodes':>6}  {'CPU us a node':<22} by the clock")
     for row in rows:
-        low, high = min(row.us_per_node), max(row.us_per_node)
-        print(f"{row.case:<40} {row.nodes:>7} {row.median:>10.1f}   {low:.1f} to {high:.1f}")
+        print(
+            f"{row.case:<38} {row.backend:<8} {row.nodes:>6}  {shown(row.cpu_us_per_node):<22} {shown(row.us_per_node)}"
+        )
+    if arguments.only and arguments.only not in "memory":
+        return
     peaks = {count: peak_bytes(count) for count in (BATCH, 10 * BATCH)}
     print(
         "peak memory of Python objects, as an iterator:",
         ", ".join(f"{n} programs {b / 1e6:.1f} MB" for n, b in peaks.items()),
     )
     if arguments.json:
-        values = {"rows": [{**asdict(row), "median": row.median} for row in rows], "peak_bytes": peaks}
+        values = {"rows": [asdict(row) for row in rows], "peak_bytes": peaks}
         arguments.json.write_text(json.dumps(values, indent=2))
 
 
