@@ -27,6 +27,7 @@ def describe(s: pt.ProgramState, fruit: str, count: int = 1) -> int:
     return count
 """
 SLOW_INPUT = """
+import signal
 from contextlib import contextmanager
 
 import palmette as pt
@@ -37,6 +38,7 @@ from palmette.cli.app import app
 def launch(*args, **settings):
     yield pt.MockBackend({"": "juicy"})
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells switch off for what runs in the background
 pt.runtime.launch = launch
 engine.fetch_model = lambda *args: None
 app()

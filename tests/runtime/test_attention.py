@@ -207,10 +207,13 @@ def test_triton_decodes_before_prefills(decodes: int) -> None:
 
 
 def small_storage() -> KVStorage:
-    """Of one head of 8 a layer."""
+    """Of one head of 8 a layer, with zeros: what lies in fresh memory may overflow."""
     shape = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8, "num_hidden_layers": 2}
     config = ModelConfig.from_dict(tiny_config(**shape), source="test")
-    return KVStorage(config, Placement(), num_pages=2, page_size=16)
+    storage = KVStorage(config, Placement(), num_pages=2, page_size=16)
+    for tensor in (*storage.keys, *storage.values):
+        tensor.zero_()
+    return storage
 
 
 def test_warming_up_touches_the_spare_page_alone() -> None:

@@ -292,6 +292,7 @@ def test_no_event_comes_after_close(tiny_engine: Engine) -> None:
 
 def test_closing_from_many_threads_gives_everything_back(tiny_engine: Engine) -> None:
     """Generations, scores, many answers and requests whose grammars compile end within a step; others are untouched."""
+    open_before = len(tiny_engine._host)  # clients of other tests may have left some open over HTTP
     expected = text_of(run_tree(tiny_engine, [Text(0, None, "The"), Generate(1, 0, GREEDY)]), 1)
     answers: list[str] = []
 
@@ -314,7 +315,7 @@ def test_closing_from_many_threads_gives_everything_back(tiny_engine: Engine) ->
     stats = tiny_engine.stats()
     assert (stats.running, stats.waiting, stats.compiling, stats.free_pages) == (0, 0, 0, stats.total_pages)
     tiny_engine.check_invariants()
-    wait_until(lambda: len(tiny_engine._host) == 0, "the news of what was dropped")
+    wait_until(lambda: len(tiny_engine._host) <= open_before, "the news of what was dropped")
 
 
 def abandoned(worker: int, turn: int) -> list[Node]:

@@ -41,7 +41,7 @@ def test_launch_takes_every_setting_of_a_server() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"policy": "shortest"}, "policy must be one of fcfs, lpm, dfs-weight, random, not 'shortest'"),
+        ({"policy": "shortest"}, "policy must be one of fcfs, lpm, dfs-weight, least-work, random, not 'shortest'"),
         ({"chunk_size": 0}, "chunk_size must be a whole number of at least 1, not 0"),
         ({"page_size": True}, "page_size must be a whole number"),
         ({"device": "tpu"}, "device='tpu'"),

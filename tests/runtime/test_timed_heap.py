@@ -43,7 +43,7 @@ def test_requests_that_ended_are_not_late() -> None:
 
 def test_a_request_that_takes_too_long_fails() -> None:
     """By the engine's limit or its own: it fails with what it was doing, its pages come back, and others go on."""
-    engine = FakeEngine(request_timeout_s=5.0, max_running_requests=1)
+    engine = FakeEngine(request_timeout_s=5.0, max_running_requests=1, policy="fcfs")
     running, waits = (make_request(name, prompt(i), max_tokens=50, ignore_eos=True) for i, name in enumerate("rw"))
     patient = make_request("p", prompt(3), max_tokens=3)
     patient.timeout_s = 100.0

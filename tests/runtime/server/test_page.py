@@ -234,7 +234,7 @@ def test_page_shows_real_work(tiny_engine: Engine, browser: Chromium) -> None:
             browser.wait("parseFloat(document.querySelector('#output-rate').textContent) > 0")
             browser.wait("document.querySelector('#output-chart .line-a') !== null")
             browser.wait("document.querySelector('#device').textContent.endsWith('%')")
-            assert browser.run("document.querySelector('#pool .own').style.width") != "0%"
+            browser.wait("document.querySelector('#pool .own').style.width !== '0%'")
         browser.wait("document.querySelector('#running').textContent === '0'")
     assert browser.problems == []
 
