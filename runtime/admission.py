@@ -11,6 +11,10 @@ from .request import Request
 EXPECTED_OUTPUT_LIMIT = 4096
 """Most output tokens that are planned for one request, however large its max_tokens."""
 
+FEW = 16
+"""A device that runs fewer requests has time to compute prefixes again: nobody waits for room that is promised to
+others but free."""
+
 SMALL = 8
 """A program that takes this part of the room there is begins whatever is promised to others."""
 
@@ -72,7 +76,7 @@ class AdmissionBudget:
     ) -> None:
         self._memory = memory
         self._estimate = estimate
-        self._alone = not running
+        self._running = len(running)
         self._reserved = sum(self._expected_pages(request) for request in running)
         self.tokens = tokens
         self.slots = slots
@@ -84,15 +88,17 @@ class AdmissionBudget:
     @property
     def nothing_runs(self) -> bool:
         """Whether the next request would be the only one; it then needs room for what is known of it and no more."""
-        return self._alone
+        return not self._running
 
     def fits(self, request: Request) -> bool:
         """Whether there are pages for a request whose cached prefix is locked already."""
-        if self._alone:
+        if self.nothing_runs:
             return self._memory.make_available(self._memory.pages_needed(request, request.end))
         memory, expected = self._memory, self._expected_pages(request)
         if request.goes_on:
             return memory.make_available(self._reserved + expected, after=request.program)
+        if self._running < FEW and self._reserved + expected <= memory.available_pages:
+            return True
         return self._is_small(request) or memory.make_spare(self._reserved + expected)
 
     def _is_small(self, request: Request) -> bool:
@@ -108,7 +114,7 @@ class AdmissionBudget:
         pages = self._expected_pages(request)
         self._memory.expect(request, pages)
         self._reserved += pages
-        self._alone = False
+        self._running += 1
         self.tokens -= count
         self.slots -= 1
         return count

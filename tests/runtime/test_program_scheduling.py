@@ -11,6 +11,7 @@ from tests.program_calls import check_forgotten, kept_of, make_call, run_call, w
 from tests.scheduler_examples import CODE, FIXED, GRAMMARS, prompt
 
 from palmette.constrained import Grammar, GrammarError
+from palmette.runtime import admission
 from palmette.runtime.config import Policy
 from palmette.runtime.errors import QueueFullError
 from palmette.runtime.request import Request
@@ -291,6 +292,13 @@ def test_where_nothing_runs_something_always_begins() -> None:
 # -- who begins -----------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One running request is as much as a device can use."""
+    monkeypatch.setattr(admission, "FEW", 1)
+
+
+@pytest.mark.usefixtures("busy")
 def test_a_new_program_waits_for_room_that_is_promised() -> None:
     """Room that a program in progress will take is left to it; a small program begins all the same."""
     engine = FakeEngine(num_pages=200, policy="least-work")
@@ -309,6 +317,21 @@ def test_a_new_program_waits_for_room_that_is_promised() -> None:
     goes_by(engine, later)
     assert new.started_s is None
     end(engine, "a", "b", "c")
+    engine.check_answer(new)
+
+
+def test_a_device_with_little_to_do_gives_out_what_is_free() -> None:
+    """Where few requests run, room that is promised to others and free is not waited for."""
+    engine = FakeEngine(num_pages=200)
+    run_call(engine, "seen", "s0", prompt(1, 100), name="large")
+    engine.scheduler.end_program("seen")
+    run_call(engine, "a", "a0", prompt(2, 20), name="large")  # 80 more are promised
+    engine.add(long_run())
+    engine.step()
+    new = make_call("b", "b0", prompt(3, 80), name="new")
+    engine.add(new)
+    goes_by(engine, new)
+    end(engine, "a", "b")
     engine.check_answer(new)
 
 
