@@ -212,7 +212,8 @@ def test_a_client_that_goes_ends_its_request(client: httpx.Client, tiny_engine: 
 def test_a_request_has_its_time(client: httpx.Client, tiny_engine: Engine) -> None:
     """One that has not ended after timeout_s fails with 504."""
     status, _, message = refusal(client, text=["Long"] * 8, sampling_params=LONG, timeout_s=0.05)
-    assert (status, "0.05 s" in message) == (504, True)
+    assert status == 504
+    assert "had not ended" in message  # the server may notice first, or the scheduler
     wait_until_empty(tiny_engine)
 
 
