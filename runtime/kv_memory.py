@@ -39,7 +39,7 @@ class KVMemory:
         self.pool = KVPool(num_pages, page_size)
         self.page_size = page_size
         self.cache = RadixCache(self.pool) if radix_cache else None
-        self.programs = programs or ProgramTable()
+        self.programs = ProgramTable() if programs is None else programs
         self.kept: KeptPrefixes | None = None
         if self.cache is not None and keep_prefixes:
             self.kept = KeptPrefixes(self.cache, self.programs, self.pool_tokens, clock or MonotonicClock())
