@@ -14,7 +14,6 @@ from torch import Tensor
 
 from palmette.runtime.batch import SlotSetup
 from palmette.runtime.kernels.sampling import SamplingRows, choose_tokens
-from palmette.runtime.kernels.sampling_rank import RankScratch
 from palmette.runtime.pinned_staging import PinnedStaging
 from palmette.runtime.sampling_params import SamplingParams
 from palmette.runtime.slot_options import SlotOptions
@@ -77,7 +76,6 @@ def _step(case: _Case, inputs: list[Tensor]) -> Callable[[int], object]:
     masks = torch.randint(-(2**31), 2**31 - 1, (count, -(-case.width // 32)), dtype=torch.int32, device=device)
     last_tokens = torch.zeros(count, dtype=torch.int64, device=device)
     token_ids = torch.empty(count, dtype=torch.int32, device=device)
-    scratch = RankScratch(case.width, device)
 
     def step(turn: int) -> None:
         choose_tokens(
@@ -90,7 +88,6 @@ def _step(case: _Case, inputs: list[Tensor]) -> Callable[[int], object]:
             token_ids,
             valid_vocab=case.width,
             random=not case.params.greedy,
-            scratch=scratch,
         )
 
     return step

@@ -55,7 +55,9 @@ class MaskTable:
         """
         if grammar.vocabulary is not self._vocabulary:
             raise ValueError(f"{grammar!r} was compiled for another vocabulary than this table's")
-        known = self._rows_of.setdefault(grammar, {})
+        known = self._rows_of.get(grammar)
+        if known is None:
+            known = self._rows_of[grammar] = {}
         row, writes = known.get(state, (0, -1))
         if self._writes[row] != writes:
             row = self._row_with(grammar.mask(state))

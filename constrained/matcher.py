@@ -26,6 +26,7 @@ class Matcher:
         self.grammar = grammar
         self.state = grammar.start
         self._ended = False
+        self._finished: bool | None = None  # None: not asked for here yet; it is, several times a token
         self._before: list[int] = []  # the state before each accepted token
 
     def __repr__(self) -> str:
@@ -34,7 +35,9 @@ class Matcher:
     @property
     def finished(self) -> bool:
         """Whether an end token was accepted, or the text is complete and nothing may follow."""
-        return self._ended or self.grammar.is_final(self.state)
+        if self._finished is None:
+            self._finished = self._ended or self.grammar.is_final(self.state)
+        return self._finished
 
     @property
     def is_accepting(self) -> bool:
@@ -47,17 +50,19 @@ class Matcher:
         Raises:
             TokenRejectedError: the token is not allowed here, or an end token was accepted before. Nothing changes.
         """
-        following = self._after(token_id)
+        is_end = token_id in self.grammar.vocabulary.end_ids
+        following = self._after(token_id, is_end=is_end)
         if following is None:
             raise TokenRejectedError(self._complaint(token_id))
         self._before.append(self.state)
         self.state = following
-        self._ended = token_id in self.grammar.vocabulary.end_ids
+        self._ended = is_end
+        self._finished = None
 
-    def _after(self, token_id: int) -> int | None:
+    def _after(self, token_id: int, *, is_end: bool) -> int | None:
         if self._ended:
             return None
-        if token_id in self.grammar.vocabulary.end_ids:
+        if is_end:
             return self.state if self.is_accepting else None
         return self.grammar.advance(self.state, token_id)
 
@@ -83,6 +88,7 @@ class Matcher:
             self.state = self._before[-count]
             del self._before[-count:]
             self._ended = False
+            self._finished = None
 
     def copy(self) -> Matcher:
         """An independent matcher at the same place."""

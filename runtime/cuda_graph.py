@@ -41,6 +41,16 @@ def padded_size(tokens: int) -> int:
     return _rounded_up(tokens, 64)
 
 
+def padded_sizes(most: int) -> list[int]:
+    """All numbers of tokens that steps of at most so many are padded to."""
+    return sorted({padded_size(tokens) for tokens in range(1, most + 1)})
+
+
+def decode_sizes(max_slots: int) -> list[int]:
+    """Rows of the decode steps that may be recorded."""
+    return padded_sizes(min(MOST_TOKENS, max_slots))
+
+
 def _rounded_up(number: int, step: int) -> int:
     return -(-number // step) * step
 
@@ -51,6 +61,15 @@ def recorded_bytes(config: ModelConfig, placement: Placement, max_slots: int) ->
     logits = config.vocab_size * (1 if config.logit_softcap is None and config.logit_divisor == 1 else 3)
     widths = 3 * config.intermediate_size + 4 * config.hidden_size
     return max(rows * (logits + config.hidden_size), max(rows, MOST_MIXED_TOKENS) * widths) * placement.dtype.itemsize
+
+
+def kept_bytes(config: ModelConfig, placement: Placement) -> int:
+    """Memory that all recorded steps keep outside of what they work in: of each mixed step attention's output.
+
+    What attention itself keeps for them is no part of it.
+    """
+    widest = config.num_heads * config.head_dim * placement.dtype.itemsize
+    return sum(padded_sizes(MOST_MIXED_TOKENS)) * widest
 
 
 class StepGraphs:

@@ -12,13 +12,8 @@ from torch import Tensor
 from .errors import RequestError
 from .layers.attention import RadixAttention
 from .layers.rotary import Angles
+from .memory_reserves import Reserve
 from .models import CausalLM
-
-_WORKSPACE_BYTES = 3 << 29
-"""Kept for what is made later: workspaces of attention and of matrix products, and what the driver keeps of graphs."""
-
-_BYTES_PER_LOGIT = 10
-"""Most that sampling keeps for each logit: itself, a copy in float32 where a row is shaped, and a little at work."""
 
 
 def free_memory_bytes(device: torch.device) -> int:
@@ -35,50 +30,61 @@ class DeviceBudget:
     Attributes:
         total: all of it.
         used: by everybody, the weights of this engine among it.
-        own: what tensors of this process take of that.
-        step: that the largest step takes, and what is recorded of others.
+        weights: what they take of that.
+        own: what all tensors of this process take of that.
+        reserves: what is yet to come beside the KV pool.
     """
 
     device: torch.device
     total: int
     used: int
+    weights: int
     own: int
-    step: int
+    reserves: tuple[Reserve, ...]
 
     def pool_bytes(self, mem_fraction: float) -> int:
         """What the KV pool may take; it may come out negative."""
-        return int(mem_fraction * self.total) - self.used - self.step - _WORKSPACE_BYTES
+        return int(mem_fraction * self.total) - self.used - sum(reserve.size_bytes for reserve in self.reserves)
 
     def __str__(self) -> str:
-        others = self.used - self.own
-        return (
-            f"{self.device} has {_gib(self.total)}, of which {_gib(self.own)} are taken by weights and other tensors "
-            f"of this process and {_gib(others)} by others and the driver; the largest step takes {_gib(self.step)} "
-            f"and workspaces {_gib(_WORKSPACE_BYTES)}"
-        )
+        taken = [
+            f"{readable(self.weights)} by weights",
+            f"{readable(self.own - self.weights)} by the tables of sampling and other tensors of this process",
+            f"{readable(self.used - self.own)} by other processes and the driver",
+        ]
+        kept = [f"{readable(reserve.size_bytes)} for {reserve.what}" for reserve in self.reserves]
+        return f"{self.device} has {readable(self.total)}; taken are {', '.join(taken)}; kept are {', '.join(kept)}"
 
 
-def device_budget(model: CausalLM, *, step_tokens: int, sampled_rows: int, recorded_bytes: int) -> DeviceBudget:
+def device_budget(model: CausalLM, *, step_tokens: int, reserves: Sequence[Reserve]) -> DeviceBudget:
     """The budget of a loaded model's GPU, by trying the largest step.
 
     Args:
         step_tokens: most tokens of a step.
-        sampled_rows: most rows of a step that are sampled.
-        recorded_bytes: kept for steps that are recorded.
+        reserves: what comes beside that step.
 
     Raises:
         RequestError: the step does not fit beside the weights.
     """
     device = model.placement.device
+    weights = weight_bytes(model)
     try:
-        step = _step_bytes(model, step_tokens) + sampled_rows * model.config.vocab_size * _BYTES_PER_LOGIT
+        step = _step_bytes(model, step_tokens)
     except torch.OutOfMemoryError as error:
         raise RequestError(
-            f"{device} has no memory for a step of {step_tokens} tokens beside the weights: lower chunk_size, or free "
-            f"memory of the device ({error})"
+            f"{device} has no memory for a step of {step_tokens} tokens beside {readable(weights)} of weights: lower "
+            f"chunk_size, or free memory of the device ({error})"
         ) from error
     free, total = torch.cuda.mem_get_info(device)
-    return DeviceBudget(device, total, total - free, torch.cuda.memory_allocated(device), step + recorded_bytes)
+    largest = Reserve(f"a step of {step_tokens} tokens", step)
+    own = torch.cuda.memory_allocated(device)
+    return DeviceBudget(device, total, total - free, weights, own, (largest, *reserves))
+
+
+def weight_bytes(model: CausalLM) -> int:
+    """Memory of what a checkpoint fills, each part counted once."""
+    targets = (slot.target for slot in model.slots().values())
+    return sum({target.data_ptr(): target.nbytes for target in targets}.values())
 
 
 def _step_bytes(model: CausalLM, tokens: int) -> int:
@@ -94,15 +100,17 @@ def _step_bytes(model: CausalLM, tokens: int) -> int:
     return peak - before
 
 
-def _gib(count: int) -> str:
-    return f"{count / (1 << 30):.1f} GiB"
+def readable(size_bytes: int) -> str:
+    """A size in GiB, or in MiB below one of them."""
+    return f"{size_bytes / (1 << 30):.1f} GiB" if size_bytes >= 1 << 30 else f"{size_bytes / (1 << 20):.0f} MiB"
 
 
 class _NoAttention:
-    """Gives queries for answers."""
+    """Gives queries for answers, and takes memory for both, as attention does."""
 
     def run(self, qkv: Tensor, layer: RadixAttention, angles: Angles | None = None) -> Tensor:
-        return qkv[:, : layer.num_heads].contiguous()
+        q = qkv[:, : layer.num_heads].contiguous()
+        return q.clone()
 
 
 def _host_memory(names: Sequence[str]) -> int:

@@ -59,10 +59,12 @@ class Generation:
     def _force(self, request: Request) -> str:
         if self._forced_text is None or request.matcher is None:
             return ""
-        if request.unscored:
+        if request.asks_scores and request.unscored:
+            return ""
+        forced = self._forced_text(request)
+        if not forced:
             return ""
         shown, first = "", request.num_output
-        forced = self._forced_text(request)
         for token_id in forced if request.params.logprobs is None else _before_end(request, forced):
             text = self._take(request, token_id, is_forced=True)
             if text is None:
@@ -77,19 +79,20 @@ class Generation:
 
     def _take(self, request: Request, token_id: int, *, is_forced: bool = False) -> str | None:
         """Append a token and end the output where it ends; None where an ending would no longer fit."""
+        matcher, output = request.matcher, request.text
         if self._is_end(request, token_id):
             request.append(token_id)
             return self._finish(request, "stop", token_id)
         may_stop = True
-        if request.matcher is not None:
+        if matcher is not None:
             may_stop = stop_is_legal(request, token_id)
             if not accept_within_budget(request, token_id, is_forced=is_forced):
                 return None
         request.append(token_id)
-        text = request.text.push(token_id, may_stop=may_stop)
-        if request.text.matched is not None:
+        text = output.push(token_id, may_stop=may_stop)
+        if output.matched is not None:
             return text + self._finish(request, "stop")
-        if request.matcher is not None and request.matcher.finished:
+        if matcher is not None and matcher.finished:
             return text + self._finish(request, "grammar")
         if request.tokens_left > 0:
             return text
@@ -99,7 +102,7 @@ class Generation:
     def _is_end(self, request: Request, token_id: int) -> bool:
         matcher = request.matcher
         if matcher is not None:
-            return matcher.is_accepting and (token_id in request.stop_ids or token_id in request.end_ids)
+            return (token_id in request.stop_ids or token_id in request.end_ids) and matcher.is_accepting
         return token_id in request.stop_ids and request.num_output >= request.params.min_tokens
 
     def _finish(self, request: Request, reason: FinishReason, end_token: int | None = None) -> str:

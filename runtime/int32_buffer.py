@@ -34,9 +34,9 @@ class Int32Buffer:
         """A window on the first `count` values, of which there are so many."""
         return self._data[:count]
 
-    def after(self, place: int) -> list[int]:
-        """The values from `place` on."""
-        values: list[int] = self._data[place : self._length].tolist()
+    def between(self, place: int, stop: int) -> list[int]:
+        """The values from `place` to `stop`, which is not past the end."""
+        values: list[int] = self._data[place:stop].tolist()
         return values
 
     def append(self, value: int) -> None:

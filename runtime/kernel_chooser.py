@@ -9,7 +9,6 @@ from torch import Tensor
 
 from .batch import UNCONSTRAINED, Int32Array
 from .kernels.sampling import SamplingRows, choose_tokens
-from .kernels.sampling_rank import RankScratch
 from .mask_table import MaskTable
 from .pinned_staging import PinnedStaging
 from .sampled import Sampled
@@ -39,7 +38,6 @@ class KernelChooser:
         self._width = vocab_size
         self._valid = valid_vocab
         self._none = np.full(len(last_tokens), UNCONSTRAINED, dtype=np.int32)
-        self._scratch = RankScratch(vocab_size, last_tokens.device)
 
     def choose(
         self, logits: Tensor, slots: Int32Array, output_positions: Int32Array, mask_rows: Int32Array | None
@@ -75,7 +73,6 @@ class KernelChooser:
             sampled.token_ids,
             valid_vocab=self._valid,
             random=not greedy.all(),
-            scratch=self._scratch,
         )
         if len(sampled.asked):
             known = self._last_tokens[rows.slots]

@@ -25,6 +25,11 @@ class MaskTable:
         self.words[rows] = -1
         self._ceilings = _byte_ceilings().to(device)
 
+    @staticmethod
+    def bytes_of(rows: int, vocab_size: int) -> int:
+        """Memory of a table."""
+        return (rows + 1) * -(-vocab_size // 32) * torch.int32.itemsize
+
     def write(self, updates: tuple[Int32Array, UInt32Array] | None) -> None:
         """Write rows: ids [U] and packed bits [U, ceil(vocab_size / 32)], in one copy.
 

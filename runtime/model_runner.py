@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .attention import AttentionBackend, AttentionPlan, attention_backend, compiled_attention
 from .batch import Int32Array, StepPlan
 from .config import EngineConfig, Sizes
 from .cuda_graph import StepGraphs, recorded_bytes
+from .device_memory import readable
 from .errors import RequestError
 from .kv_storage import KVStorage
-from .layers.attention import RadixAttention
 from .layers.operators import operators_for
 from .layers.placement import Collective, Placement
+from .mask_table import MaskTable
 from .models import CausalLM, ModelConfig
+from .penalties import PenaltyCounts
 from .pinned_staging import PinnedStaging
 from .placing import current_device, place
 from .pool_sizing import sized_storage
@@ -31,7 +34,10 @@ from .token_choice import likeliest
 from .weights import open_checkpoint
 
 _SCORED_LOGITS = 1 << 23
-"""Logits made at once for scoring (32 MB in float32)."""
+"""Logits scored at once (32 MB in float32)."""
+
+_PARTS_A_PRODUCT = 4
+"""So many times more are made at once: each product reads all weights of the vocabulary, 1 GB of an 8B model."""
 
 
 class ModelRunner:
@@ -109,11 +115,10 @@ class ModelRunner:
         sizes = settings.sizes_for(placement.device.type)
         on_one_gpu = placement.device.type == "cuda" and placement.world == 1
         recorded = settings.cuda_graphs and on_one_gpu and model.launches_only
-        kept = recorded_bytes(config, placement, sizes.max_running_requests) if recorded else 0
         sampler = _sampler(config, placement, settings, sizes, valid_vocab)  # it takes memory, the pool what is left
-        storage = sized_storage(model, settings, sizes, recorded_bytes=kept)
+        storage = sized_storage(model, settings, sizes, recorded=recorded)
         with torch.inference_mode():
-            attention = compiled_attention(settings.attention_backend, storage, _attention_layers(model))
+            attention = compiled_attention(settings.attention_backend, storage, model.attention_layers)
         context_length = settings.context_length or config.context_length
         return cls(model, storage, sampler, attention=attention, context_length=context_length if recorded else None)
 
@@ -170,18 +175,25 @@ class ModelRunner:
 
     def _score(self, hidden: _Hidden, plan: StepPlan) -> Scores:
         """Scores of the plan's score_targets, a bounded number of logits at a time."""
-        most = max(1, _SCORED_LOGITS // self.config.vocab_size)
         scores = Scores.empty(len(plan.score_tokens), int(plan.score_top.max(initial=0)), self.device)
         tokens, logits_of = np.unique(plan.score_tokens, return_inverse=True)  # one may score several
-        for first in range(0, len(tokens), most):
-            logits = self.model.logits(self._states(hidden, tokens[first : first + most])).float()
+        for first, logits in self._logits_in_parts(hidden, tokens):
             total = logits.logsumexp(dim=1)
-            places = np.flatnonzero((logits_of >= first) & (logits_of < first + most))
+            places = np.flatnonzero((logits_of >= first) & (logits_of < first + len(logits)))
             arrays = (logits_of[places] - first).astype(np.int32), plan.score_targets[places], places.astype(np.int32)
             rows, targets, at = (uploaded.long() for uploaded in self._staging.upload(arrays))
             scores.logprobs[at] = logits[rows, targets] - total[rows]
             self._score_top(logits, total, plan.score_top[places], rows, at, scores)
         return scores
+
+    def _logits_in_parts(self, hidden: _Hidden, tokens: Int32Array) -> Iterator[tuple[int, Tensor]]:
+        """Logits [n, vocab_size] float32 of some of these tokens after the others, and the index of the first."""
+        a_part = max(1, _SCORED_LOGITS // self.config.vocab_size)
+        a_product = _PARTS_A_PRODUCT * a_part
+        for start in range(0, len(tokens), a_product):
+            logits = self.model.logits(self._states(hidden, tokens[start : start + a_product]))
+            for first in range(0, len(logits), a_part):
+                yield start + first, logits[first : first + a_part].float()
 
     def _score_top(
         self, logits: Tensor, total: Tensor, counts: Int32Array, rows: Tensor, at: Tensor, scores: Scores
@@ -250,13 +262,12 @@ def _sampler(
     try:
         sampler = Sampler(config.vocab_size, slots, settings.mask_rows, device, valid_vocab=valid)
     except torch.OutOfMemoryError as error:
+        penalties = readable(PenaltyCounts.bytes_of(config.vocab_size, slots))
+        masks = readable(MaskTable.bytes_of(settings.mask_rows, config.vocab_size))
         raise RequestError(
-            f"{device} has no memory for {settings.mask_rows} grammar masks beside the weights: lower mask_rows"
+            f"{device} has no memory beside the weights for the tables of sampling, {penalties} for the penalties of "
+            f"{slots} requests and {masks} for {settings.mask_rows} grammar masks: lower max_running_requests or "
+            f"mask_rows ({error})"
         ) from error
     sampler.warm_up(placement.dtype)
     return sampler
-
-
-def _attention_layers(model: CausalLM) -> list[RadixAttention]:
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    return [module for module in modules if isinstance(module, RadixAttention)]

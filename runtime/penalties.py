@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,34 +14,49 @@ from .pinned_staging import PinnedStaging
 
 _FIRST_ROWS = 4
 
+_LOADED_AT_ONCE = 1 << 20
+"""Tokens of prompts and outputs in one copy (4 MiB), or one slot's."""
+
 
 class PenaltyCounts:
     """How often each token was generated, and which tokens the prompt holds, for slots with penalties.
 
-    Memory is taken only for such slots: each owns one row of `_counts` and `_in_prompt` until it is loaded anew.
-    Sampled tokens are counted on the device; tokens that were appended without sampling (forced by a grammar) are
-    counted when a step computes them.
+    Each such slot owns one row of `_counts` and `_in_prompt` until it is loaded anew. Sampled tokens are counted on the
+    device; tokens that were appended without sampling (forced by a grammar) are counted when a step computes them.
+
+    Args:
+        rows: that are there from the start. On a GPU one for every slot, as the KV pool takes what is left; where
+            there are fewer than are needed they grow, which takes three times their memory for a moment.
     """
 
-    def __init__(self, vocab_size: int, device: torch.device, staging: PinnedStaging | None = None) -> None:
+    def __init__(
+        self, vocab_size: int, device: torch.device, staging: PinnedStaging | None = None, *, rows: int = 0
+    ) -> None:
         self._vocab_size = vocab_size
         self._device = device
         self._staging = staging or PinnedStaging(device)
-        self._counts = torch.zeros((0, vocab_size), dtype=torch.int32, device=device)
-        self._in_prompt = torch.zeros((0, vocab_size), dtype=torch.bool, device=device)
-        self._coefficients = torch.zeros((0, 3), dtype=torch.float32, device=device)
+        self._counts = torch.zeros((rows, vocab_size), dtype=torch.int32, device=device)
+        self._in_prompt = torch.zeros((rows, vocab_size), dtype=torch.bool, device=device)
+        self._coefficients = torch.zeros((rows, 3), dtype=torch.float32, device=device)
         self._row_of: dict[int, int] = {}
-        self._free: list[int] = []
+        self._free = list(range(rows))
         self._counted: dict[int, int] = {}  # tokens of prompt and output counted so far, by slot
 
+    @staticmethod
+    def bytes_of(vocab_size: int, rows: int) -> int:
+        """Memory of so many rows."""
+        return rows * (vocab_size * (torch.int32.itemsize + torch.bool.itemsize) + 3 * torch.float32.itemsize)
+
     def load(self, setups: Sequence[SlotSetup]) -> None:
-        """Begin (or, after a retraction, take up again) the counts of slots, in one copy.
+        """Begin (or, after a retraction, take up again) the counts of slots, in one copy unless their texts are long.
 
         The row of a slot without penalties is freed.
         """
-        penalised = [setup for setup in setups if self._takes_row(setup)]
-        if not penalised:
-            return
+        for penalised in _groups([setup for setup in setups if self._takes_row(setup)]):
+            self._load(penalised)
+
+    def _load(self, penalised: Sequence[SlotSetup]) -> None:
+        """Fill the rows of these slots."""
         arrays = [array for setup in penalised for array in self._numbers(setup)]
         uploaded = iter(self._staging.upload(arrays))
         for setup, coefficients, output, prompt in zip(penalised, uploaded, uploaded, uploaded, strict=True):
@@ -168,6 +183,20 @@ class PenaltyCounts:
         owned = sorted([*self._row_of.values(), *self._free])
         if owned != list(range(len(self._counts))) or self._row_of.keys() != self._counted.keys():
             raise AssertionError(f"penalty rows {owned} do not cover 0 to {len(self._counts) - 1} once each")
+
+
+def _groups(setups: Sequence[SlotSetup]) -> Iterator[list[SlotSetup]]:
+    """The same in order, a bounded number of tokens together."""
+    group: list[SlotSetup] = []
+    tokens = 0
+    for setup in setups:
+        tokens += len(setup.prompt_ids) + len(setup.output_ids)
+        if group and tokens > _LOADED_AT_ONCE:
+            yield group
+            group, tokens = [], len(setup.prompt_ids) + len(setup.output_ids)
+        group.append(setup)
+    if group:
+        yield group
 
 
 def _with_rows(tensor: Tensor, added: int) -> Tensor:

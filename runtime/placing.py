@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import torch
 
@@ -13,6 +16,9 @@ from .models import ModelConfig
 from .weights import Checkpoint
 
 _DEVICES = ("cpu", "cuda")
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+_log = logging.getLogger(__name__)
 
 
 def place(
@@ -42,6 +48,8 @@ def place(
 def _device(name: str | None) -> torch.device:
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
+        if name == "cpu" and _driver_is_there():
+            _log.warning("computing on the CPU: %s; or say device='cpu'", _why_no_gpu())
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -49,10 +57,30 @@ def _device(name: str | None) -> torch.device:
     if device.type not in _DEVICES:
         raise RequestError(f"device={name!r} is not supported; known: {', '.join(_DEVICES)}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise RequestError(f"device={name!r} is not there: {torch.cuda.device_count()} CUDA devices were found")
+        count = torch.cuda.device_count()
+        found = f"{count} CUDA devices were found" if count else _why_no_gpu()
+        raise RequestError(f"device={name!r} is not there: {found}")
     if device.type == "cuda" and device.index is None:  # another thread may have another current device
         return torch.device("cuda", torch.cuda.current_device())
     return device
+
+
+def _driver_is_there() -> bool:
+    """Whether the machine is set up for an NVIDIA GPU."""
+    return _DRIVER.exists() or shutil.which("nvidia-smi") is not None
+
+
+def _why_no_gpu() -> str:
+    """Why PyTorch finds none, and what to do."""
+    if torch.version.cuda is None:
+        return (
+            f"this PyTorch, {torch.__version__}, is not built for CUDA, so that it cannot use an NVIDIA GPU; install "
+            "one that is, see https://pytorch.org/get-started/locally"
+        )
+    return (
+        f"this PyTorch, {torch.__version__}, found no CUDA device: look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and at "
+        f"whether the driver is new enough for CUDA {torch.version.cuda}"
+    )
 
 
 def current_device(device: torch.device) -> AbstractContextManager[object]:

@@ -12,7 +12,7 @@ from .request import Request
 def report(request: Request, text: str, *, finished: bool) -> RequestOutput:
     """The next news of a request, in which `text` is new. Each is made once: the request remembers what was told."""
     first, request.reported = request.reported, request.text.num_tokens
-    token_ids = tuple(request.output_after(first)[: request.reported - first])
+    token_ids = tuple(request.output_after(first, request.reported))
     logprobs: tuple[TokenLogprob, ...] = ()
     if request.stream and request.params.logprobs is not None:
         logprobs = tuple(request.logprobs[request.reported_logprobs :])

@@ -94,6 +94,9 @@ class Request:
         passed_s: when a request whose turn came later first began before this one; None never.
         aged: that is so long ago that it may not happen again.
         waits_for: while it waits and is aged: who computes, or computed, the prefix that it let others go first for.
+        end: tokens that must be computed before the next one is sampled or the scores are complete: all that are known.
+            `append` alone changes it.
+        asks_scores: log-probabilities of tokens that are known already may be wanted: of the prompt, or forced.
         score_from: log-probabilities of prompt_ids[score_from:] are wanted, from 1 on; N for none.
         max_output: most tokens of output: max_tokens, or less where the context is shorter.
         stop_ids: tokens that end the output.
@@ -182,9 +185,10 @@ class Request:
     rows_before: int = field(default=0, init=False)
     rows_at_end: int = field(default=0, init=False)
     stop_ids: AbstractSet[int] = field(init=False)
+    end: int = field(init=False)
+    asks_scores: bool = field(init=False)
     _tokens: Int32Buffer = field(init=False)
     _prompt_length: int = field(init=False)
-    _end: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.status = "waiting" if self.grammar is None else "waiting_grammar"
@@ -193,8 +197,9 @@ class Request:
         self.stop_ids = stops if self.params.ignore_eos else stops | self.end_ids
         self._tokens = Int32Buffer(self.prompt_ids)
         self._prompt_length = len(self.prompt_ids)
-        self._end = self._prompt_length
+        self.end = self._prompt_length
         asked = self.params.prompt_logprobs is not None
+        self.asks_scores = asked or self.params.logprobs is not None or self.kind == "score"
         self.score_from = max(1, self.params.prompt_logprobs_from) if asked else self._prompt_length
 
     # -- tokens -----------------------------------------------------------------------------------------------------
@@ -209,28 +214,24 @@ class Request:
         """The output, with the token that ended it."""
         return self._tokens.view[self._prompt_length :]
 
-    def output_after(self, place: int) -> list[int]:
-        """The tokens of output from `place` on."""
-        return self._tokens.after(self._prompt_length + place)
+    def output_after(self, place: int, stop: int | None = None) -> list[int]:
+        """The tokens of output from `place` on, or up to `stop`."""
+        first = self._prompt_length
+        return self._tokens.between(first + place, self.end if stop is None else first + stop)
 
     @property
     def num_output(self) -> int:
-        return len(self._tokens) - self._prompt_length
+        return self.end - self._prompt_length
 
     @property
     def tokens_left(self) -> int:
         """How many more tokens of output there may be."""
-        return self.max_output + self._prompt_length - len(self._tokens)
-
-    @property
-    def end(self) -> int:
-        """Tokens that must be computed before the next one is sampled or the scores are complete."""
-        return self._end
+        return self.max_output + self._prompt_length - self.end
 
     @property
     def remaining(self) -> int:
         """Tokens still to compute."""
-        return self._end - self.num_computed
+        return self.end - self.num_computed
 
     # -- what the next step computes --------------------------------------------------------------------------------
 
@@ -242,13 +243,13 @@ class Request:
     @property
     def sample_due(self) -> bool:
         """Whether a step in flight samples the next token."""
-        return self.flying is not None and self.flying.is_sampled and self.flying.stop == self._end
+        return self.flying is not None and self.flying.is_sampled and self.flying.stop == self.end
 
     @property
     def next_tokens(self) -> int:
         """Most tokens that the next row may have; none where what is in flight surely ends the request."""
         if not self.sample_due:
-            return self._end - self.next_start
+            return self.end - self.next_start
         return 1 if self.tokens_left > 1 else 0
 
     def drop_flight(self) -> None:
@@ -277,7 +278,7 @@ class Request:
     def longest_prefix(self) -> int:
         """Most tokens that may come from the radix cache: what predicts the next result is computed."""
         unscored = self.unscored
-        return unscored.start - 1 if unscored else self._end - 1
+        return unscored.start - 1 if unscored else self.end - 1
 
     @property
     def unscored(self) -> range:
@@ -305,7 +306,7 @@ class Request:
     @property
     def path_end(self) -> int:
         """So many of its tokens, from the first on, follow one another: the radix cache may keep those."""
-        return self._end
+        return self.end
 
     @property
     def context_needed(self) -> int:
@@ -341,7 +342,7 @@ class Request:
     def append(self, token_id: int) -> None:
         """Add a token of output."""
         self._tokens.append(token_id)
-        self._end += 1
+        self.end += 1
 
     def draw_again(self) -> None:
         """Have the next step sample the token that was just sampled once more: it was not taken."""

@@ -78,12 +78,22 @@ class RunningBatch:
                 row = Row(request, min(count, tokens))
                 rows.append(row)
                 tokens -= row.count
-        needs = [(row.request, self._memory.pages_needed(row.request, row.stop)) for row in rows]
+        needs = self._needs(rows)
         if not self._memory.make_available(sum(pages for _, pages in needs)):
             return None
         self._memory.hand_out(needs)
         rows += self._prefill_rows(tokens)
         return rows if rows or not any(request.next_tokens for request in self._requests) else None
+
+    def _needs(self, decodes: Sequence[Row]) -> list[tuple[Request, int]]:
+        """The pages that rows lack. One of a single token has its page, unless that is the first token of one."""
+        memory = self._memory
+        size = memory.page_size
+        return [
+            (row.request, memory.pages_needed(row.request, row.stop))
+            for row in decodes
+            if row.count > 1 or row.start % size == 0
+        ]
 
     def _prefill_rows(self, tokens: int) -> list[Row]:
         rows = []

@@ -55,7 +55,8 @@ class Sampler:
         self._device = torch.device(device)
         self._staging = PinnedStaging(self._device)
         self._options = SlotOptions(self._valid, max_slots, self._device, self._staging)
-        self._penalties = PenaltyCounts(self._valid, self._device, self._staging)
+        rows = 0 if self._device.type == "cpu" else max_slots
+        self._penalties = PenaltyCounts(self._valid, self._device, self._staging, rows=rows)
         self._masks = MaskTable(mask_rows, vocab_size, self._device, self._staging)
         self.last_tokens = torch.zeros(max_slots, dtype=torch.int64, device=self._device)
         self.host_copies = HostCopies(self._device)

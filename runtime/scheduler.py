@@ -7,7 +7,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from palmette.constrained.errors import GrammarLimitError, PalmetteError
 
 from .admission import OutputEstimate
-from .batch import NOTHING_ALLOWED, Runner, StepHandle, StepResult
+from .batch import NOTHING_ALLOWED, UNCONSTRAINED, Runner, StepHandle, StepResult
 from .clock import Clock, MonotonicClock
 from .config import EngineConfig
 from .constraint import MaskRows
@@ -43,7 +43,7 @@ MOST_IDLE_S = 3600.0
 """Nobody waits longer at once: systems do not take any number of seconds."""
 
 
-class RequestUpdate(NamedTuple):
+class RequestUpdate(msgspec.Struct, frozen=True):
     """News of a request: more text, and whether it has ended. Its results are in the request itself."""
 
     request: Request
@@ -333,7 +333,10 @@ class Scheduler:
             self._memory.kept.measured(sum(row.count for row in step.rows), result.device_s)
         sampled = scored = 0
         for row in step.rows:
-            self._finish_row(row, result, sampled, scored)
+            if row.mask_row != UNCONSTRAINED:
+                self._masks.release(row.mask_row)
+            if not row.dropped:
+                self._finish_row(row, result, sampled, scored)
             sampled += row.is_sampled
             scored += len(row.scored)
         if not self._running and not self._in_flight:
@@ -424,52 +427,51 @@ class Scheduler:
     # -- processing -------------------------------------------------------------------------------------------------
 
     def _finish_row(self, row: Row, result: StepResult, sampled: int, scored: int) -> None:
-        """Take in what a row computed, from these places in the result on, unless nobody wants it any more."""
-        self._masks.release(row.mask_row)
-        if row.dropped:
-            return
-        if row.request.flying is row:
-            row.request.flying = None
-        if row.request.id in self._aborts:
-            row.request.drop_flight()
+        """Take in what a row computed, from these places in the result on, unless its request is to be aborted."""
+        request = row.request
+        if request.flying is row:
+            request.flying = None
+        if request.id in self._aborts:
+            request.drop_flight()
         else:
-            self._take_row(row, result, sampled, slice(scored, scored + len(row.scored)))
+            self._take_row(row, result, sampled, scored)
 
-    def _take_row(self, row: Row, result: StepResult, sampled: int, scored: slice) -> None:
+    def _take_row(self, row: Row, result: StepResult, sampled: int, scored: int) -> None:
         """Take in a row.
 
         One that failed ends its own request only. It is not committed: what it computed may be broken, and must not
         reach others through the radix cache.
         """
-        takes_sample = row.takes_sample
-        if takes_sample and (problem := result.token_ids.item(sampled)) < 0:
-            self._fail(row.request, _sampling_error(row, problem))
-        elif row.scored and np.isnan(result.score_logprobs[scored]).any():
-            self._fail(row.request, _not_finite(row))
+        request = row.request
+        token_id = result.token_ids.item(sampled) if row.takes_sample else None
+        if token_id is not None and token_id < 0:
+            self._fail(request, _sampling_error(row, token_id))
+        elif row.scored and np.isnan(result.score_logprobs[scored : scored + len(row.scored)]).any():
+            self._fail(request, _not_finite(row))
         else:
-            self._advance(row, result, scored)
-            if takes_sample:
-                if row.request.first_token_s is None:
-                    row.request.first_token_s = self._clock.now()
-                self._take_token(row.request, result, sampled)
-            if row.start < row.request.prefill_end:
+            request.num_computed = row.stop
+            request.computed_tokens += row.count
+            if request.asks_scores:
+                self._take_scores(row, result, scored)
+            if token_id is not None:
+                if request.first_token_s is None:
+                    request.first_token_s = self._clock.now()
+                self._take_token(request, token_id, result, sampled)
+            if row.start < request.prefill_end:
                 self._settle(row)
 
-    def _advance(self, row: Row, result: StepResult, scored: slice) -> None:
-        """Commit what a row computed."""
+    def _take_scores(self, row: Row, result: StepResult, scored: int) -> None:
         request = row.request
-        request.num_computed = row.stop
-        request.computed_tokens += row.count
         if row.scored:
-            take_scores(request, result, scored)
+            take_scores(request, result, slice(scored, scored + len(row.scored)))
         if request.kind == "score" and not request.remaining:
             request.finish(None)
             self._report(request, "")
 
-    def _take_token(self, request: Request, result: StepResult, index: int) -> None:
+    def _take_token(self, request: Request, token_id: int, result: StepResult, index: int) -> None:
         try:
-            logprob = sampled_logprob(request, result, index)
-            text = self._generation.take(request, result.token_ids.item(index), logprob)
+            logprob = sampled_logprob(request, result, index) if request.asks_scores else None
+            text = self._generation.take(request, token_id, logprob)
         except Exception as error:
             self._fail(request, error)
             return

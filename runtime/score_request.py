@@ -203,6 +203,9 @@ class ScoreRequest(Request):
 class LimbLine:
     """Tokens of one limb in a step: see `Line`."""
 
+    follows_sample: ClassVar[bool] = False
+    is_sampled: ClassVar[bool] = False
+
     request: ScoreRequest
     limb: int
     first: int

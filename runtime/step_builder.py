@@ -11,7 +11,7 @@ from .batch import FROM_SLOT, UNCONSTRAINED, Int32Array, SlotSetup, StepMasks, S
 from .request import Request
 
 _NONE: Int32Array = np.empty(0, dtype=np.int32)
-_FROM_SLOT: Int32Array = np.array([FROM_SLOT], dtype=np.int32)
+_NO_SCORES = range(0)
 
 
 class Line(Protocol):
@@ -21,6 +21,7 @@ class Line(Protocol):
         first: index of its first token among those of the request.
         start: place of that token in its text.
         count: how many tokens it has.
+        follows_sample, is_sampled: see `Row`.
     """
 
     @property
@@ -31,9 +32,13 @@ class Line(Protocol):
     def start(self) -> int: ...
     @property
     def count(self) -> int: ...
+    @property
+    def follows_sample(self) -> bool: ...
+    @property
+    def is_sampled(self) -> bool: ...
 
     def token_ids(self) -> Int32Array:
-        """[count], its tokens."""
+        """[count], its tokens. Not to be asked for where the line follows a sample."""
 
     def pages(self, count: int, page_size: int) -> Int32Array:
         """The first `count` pages of its text."""
@@ -73,7 +78,7 @@ class Row:
         self.is_sampled = stop == request.end + follows_sample and request.kind == "generate"
         self.output_position = request.num_output + follows_sample
         self.dropped = False
-        self.scored = request.scored_by(start, stop)
+        self.scored = request.scored_by(start, stop) if request.asks_scores else _NO_SCORES
         self.mask_row = UNCONSTRAINED
 
     @property
@@ -91,8 +96,8 @@ class Row:
         return self.is_sampled and self.stop != self.request.end
 
     def token_ids(self) -> Int32Array:
-        """The row's tokens; `FROM_SLOT` for one that the step before samples."""
-        return _FROM_SLOT if self.follows_sample else self.request.token_ids[self.start : self.stop]
+        """The row's tokens, where it does not follow a sample."""
+        return self.request.token_ids[self.start : self.stop]
 
     def pages(self, count: int, page_size: int) -> Int32Array:
         """The first `count` pages of its context."""
@@ -114,12 +119,12 @@ def build_plan(step: int, rows: Sequence[Row], page_size: int) -> StepPlan:
     page_ids = np.concatenate([line.pages(n, page_size) for line, n in zip(lines, page_counts.tolist(), strict=True)])
     positions = np.arange(query_indptr[-1], dtype=np.int32) + np.repeat(starts - query_indptr[:-1], counts)
     pages = page_ids[np.repeat(page_indptr[:-1], counts) + positions // page_size]
-    sampled = [(index, line) for index, line in enumerate(lines) if isinstance(line, Row) and line.is_sampled]
+    sample_rows = [index for index, line in enumerate(lines) if line.is_sampled]
     score_tokens, score_targets, score_top = _scores(rows, lines, query_indptr)
     return StepPlan(
         step=step,
         setups=tuple(_setup(row.request) for row in rows if row.request.setup_due),
-        token_ids=np.concatenate([line.token_ids() for line in lines]),
+        token_ids=_token_ids(lines, query_indptr),
         positions=positions,
         kv_slots=pages * np.int32(page_size) + positions % page_size,
         query_indptr=query_indptr,
@@ -127,12 +132,21 @@ def build_plan(step: int, rows: Sequence[Row], page_size: int) -> StepPlan:
         page_ids=page_ids,
         seq_lens=seq_lens,
         slots=_int32([line.request.slot for line in lines]),
-        sample_rows=_int32([index for index, _ in sampled]),
-        output_positions=_int32([row.output_position for _, row in sampled]),
+        sample_rows=_int32(sample_rows),
+        output_positions=_int32([row.output_position for row in rows if row.is_sampled]),
         score_tokens=score_tokens,
         score_targets=score_targets,
         score_top=score_top,
     )
+
+
+def _token_ids(lines: Sequence[Line], query_indptr: Int32Array) -> Int32Array:
+    """Tokens of all lines; `FROM_SLOT` for those that the step before samples, which are nearly all of most steps."""
+    token_ids: Int32Array = np.full(query_indptr[-1], FROM_SLOT, dtype=np.int32)
+    for line, first in zip(lines, query_indptr.tolist(), strict=False):
+        if not line.follows_sample:
+            token_ids[first : first + line.count] = line.token_ids()
+    return token_ids
 
 
 def build_masks(rows: Sequence[Row], updates: tuple[Int32Array, UInt32Array] | None) -> StepMasks:

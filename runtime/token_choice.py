@@ -76,8 +76,8 @@ def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Ids and scores, both [R, count], of the largest scores: the largest first, of equals the lowest id first."""
     last = scores.topk(count, dim=1).values[:, -1:]
     kept = _first_ranks(scores, last, torch.full_like(last, count, dtype=torch.int64))
-    from_end = torch.arange(scores.shape[1], 0, -1, device=scores.device)
-    ids = scores.shape[1] - (kept * from_end).topk(count, dim=1).values  # ascending, and one of each
+    from_end = torch.arange(scores.shape[1], 0, -1, dtype=torch.int32, device=scores.device)
+    ids = scores.shape[1] - (kept * from_end).topk(count, dim=1).values.long()  # ascending, and one of each
     ids = ids.clamp_(max=scores.shape[1] - 1)  # NaN logits have fewer than `count`
     values, order = scores.gather(1, ids).sort(dim=1, descending=True, stable=True)
     return ids.gather(1, order), values
@@ -87,7 +87,7 @@ def _first_ranks(scores: Tensor, last: Tensor, count: Tensor) -> Tensor:
     """Which tokens are the `count` [R, 1] likeliest, as bool [R, V]; `last` [R, 1] is the smallest score among them."""
     above, equal = scores > last, scores == last
     spare = count - above.sum(dim=1, keepdim=True)
-    return above | (equal & (equal.cumsum(dim=1) <= spare))
+    return above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= spare))
 
 
 def _sort_descending(scores: Tensor) -> Tensor:

@@ -16,8 +16,20 @@ from .score_shaping import ScoreShaper
 from .slot_options import SlotOptions
 from .token_choice import argmax_rows, draw, drop_unlikely, kept_by_rank, likeliest, token_weights
 
-LOGITS_AT_ONCE = 1 << 24
-"""What takes many times the logits' memory is done for so many of them at a time (64 MB in float32)."""
+LOGITS_AT_ONCE = 1 << 23
+"""What takes many times the logits' memory is done for so many of them at a time (32 MiB in float32)."""
+
+_DRAWN_AT_ONCE = LOGITS_AT_ONCE // 4
+"""The same where torch draws tokens, which takes four times as much."""
+
+_WORK_BYTES = 48
+"""Most that shaping or log-probabilities take for each of these logits: 29 in torch's tensors, the rest within its
+operators. A draw by torch: 58 of 192."""
+
+
+def work_bytes(logits: int) -> int:
+    """Memory that is at work at once where so many logits are shaped, drawn from, or scored."""
+    return max(min(logits, LOGITS_AT_ONCE) * _WORK_BYTES, min(logits, _DRAWN_AT_ONCE) * 4 * _WORK_BYTES)
 
 
 class TokenChooser(Protocol):
@@ -55,8 +67,19 @@ class TorchChooser:
         self, logits: Tensor, slots: Int32Array, output_positions: Int32Array, mask_rows: Int32Array | None
     ) -> Sampled:
         """See `TokenChooser`."""
-        scores = self._shaper.shape(logits[:, : self._valid], slots, output_positions, mask_rows)
-        token_ids = self._choose(scores, slots, output_positions)
+        at_once = max(1, _DRAWN_AT_ONCE // logits.shape[1])
+        parts = [slice(first, first + at_once) for first in range(0, len(slots) or 1, at_once)]
+        token_ids = torch.cat(
+            [
+                self._choose(
+                    logits[part, : self._valid],
+                    slots[part],
+                    output_positions[part],
+                    None if mask_rows is None else mask_rows[part],
+                )
+                for part in parts
+            ]
+        )
         known = token_ids.clamp(min=0)
         self._last_tokens[self._upload(slots)] = known
         sampled = Sampled.empty(len(slots), self._options.logprobs[slots], self._valid, logits.device)
@@ -65,8 +88,11 @@ class TorchChooser:
             fill_logprobs(sampled, logits, known, self._upload(sampled.asked), self._valid)
         return sampled
 
-    def _choose(self, scores: Tensor, slots: Int32Array, output_positions: Int32Array) -> Tensor:
+    def _choose(
+        self, logits: Tensor, slots: Int32Array, output_positions: Int32Array, mask_rows: Int32Array | None
+    ) -> Tensor:
         """[S] int64: the argmax of greedy rows, a draw for the others; negative where there is nothing to choose."""
+        scores = self._shaper.shape(logits, slots, output_positions, mask_rows)
         token_ids = argmax_rows(scores)
         peaks = scores.gather(1, token_ids[:, None])
         random = np.flatnonzero(~self._options.greedy[slots])

@@ -28,10 +28,6 @@ _FA3_SHARE = 0.75
 rows must be real. Measured on an H200, us a layer: 8 x 1024 causal 216 against 278; 64 x 64 over 2112, where half are
 real, 629 against 440."""
 
-_MOST_RECORDED_BYTES = 7 << 27
-"""For the parts of a recorded step's rows: less than what is kept for all workspaces. It suffices for 1024 rows of 64
-heads in groups of 8; in groups of more than 16 FlashInfer asks for four times as much."""
-
 
 def prefers_fa3(lens: Int32Array, seq_lens: Int32Array, head_dim: int) -> bool:
     """Whether FlashAttention 3's tiles are filled well enough by rows of these lengths [R], each by its context."""
@@ -141,7 +137,7 @@ class FlashInferAttention:
     def decode_graph(self, rows: int, context_length: int) -> FlashInferDecodeGraph | None:
         """See `AttentionBackend.decode_graph`; None where the parts of so many rows would take too much memory."""
         kinds = {kind for kind, _ in self._integers}
-        if any(self._planner.float_bytes(kind, rows) > _MOST_RECORDED_BYTES for kind in kinds):
+        if not all(self._planner.can_record(kind, rows) for kind in kinds):
             return None
         for kind in kinds:  # now, so that the graph of most rows, which is made first, has all graphs' memory
             self._planner.floats(kind, rows)

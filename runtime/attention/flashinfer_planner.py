@@ -22,6 +22,10 @@ _INT_BYTES = 8 << 20
 """What FlashInfer's wrappers allocate for a plan."""
 _RING = 4
 
+MOST_RECORDED_BYTES = 7 << 27
+"""For the parts of a recorded step's rows. It suffices for 1024 rows of 64 heads in groups of 8; in groups of more than
+16 FlashInfer asks for four times as much."""
+
 _NHD = 0  # FlashInfer's TensorLayout: [page, token, head, dim]
 
 
@@ -104,25 +108,19 @@ class Planner:
 
     def floats(self, kind: Kind, recorded_rows: int = 0) -> Tensor:
         """Memory for the parts of split contexts."""
-        needed = self.float_bytes(kind, recorded_rows)
+        needed = float_bytes(kind, self._multiprocessors, recorded_rows)
         if needed > len(self._floats):
             self._floats = torch.zeros(needed, dtype=torch.uint8, device=self._device)
         return self._floats
 
-    def float_bytes(self, kind: Kind, recorded_rows: int = 0) -> int:
-        """What FlashInfer asks for; of a recorded launch, all rows are parts."""
-        tile, group = 128, kind.heads // kind.kv_heads
-        tiles = 2 * self._multiprocessors // kind.kv_heads
-        if recorded_rows:
-            tile = 16 if group <= 16 else 64 if group <= 64 else 128
-            tiles = max(tiles, recorded_tiles(recorded_rows, group, tile))
-        return kind.heads * tiles * tile * (kind.head_dim + 1) * 4 + 1024
+    def can_record(self, kind: Kind, rows: int) -> bool:
+        """Whether the parts of so many rows may take what they need."""
+        return float_bytes(kind, self._multiprocessors, rows) <= MOST_RECORDED_BYTES
 
     def integers(self, recorded_rows: int = 0) -> Tensor:
         """Memory for the plan of one kind of launch."""
-        tiles = 2 * self._multiprocessors + 16 * recorded_rows
-        size = 64 * tiles if recorded_rows else _INT_BYTES
-        return torch.empty(min(size, _INT_BYTES), dtype=torch.uint8, device=self._device)
+        size = integer_bytes(self._multiprocessors, recorded_rows)
+        return torch.empty(size, dtype=torch.uint8, device=self._device)
 
     def plan(
         self,
@@ -180,6 +178,22 @@ class Planner:
         if event is None:
             event = self._copied[self._turn] = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
         event.record()
+
+
+def float_bytes(kind: Kind, multiprocessors: int, recorded_rows: int = 0) -> int:
+    """What FlashInfer asks for, for the parts of split contexts; of a recorded launch, all rows are parts."""
+    tile, group = 128, kind.heads // kind.kv_heads
+    tiles = 2 * multiprocessors // kind.kv_heads
+    if recorded_rows:
+        tile = 16 if group <= 16 else 64 if group <= 64 else 128
+        tiles = max(tiles, recorded_tiles(recorded_rows, group, tile))
+    return kind.heads * tiles * tile * (kind.head_dim + 1) * 4 + 1024
+
+
+def integer_bytes(multiprocessors: int, recorded_rows: int = 0) -> int:
+    """For the plan of one kind of launch."""
+    tiles = 2 * multiprocessors + 16 * recorded_rows
+    return min(64 * tiles, _INT_BYTES) if recorded_rows else _INT_BYTES
 
 
 def recorded_tiles(rows: int, group: int, tile: int) -> int:

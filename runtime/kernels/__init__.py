@@ -17,13 +17,34 @@ _log = logging.getLogger(__name__)
 
 
 def serve(device: torch.device) -> bool:
-    """Whether the kernels are what a device is best served by: on a GPU, where Triton is there to compile them."""
-    return device.type == "cuda" and _is_installed()
+    """Whether the kernels are what a device is best served by: on a GPU, where Triton is there and can compile them."""
+    return device.type == "cuda" and _can_compile()
 
 
 @functools.cache
-def _is_installed() -> bool:
-    found = importlib.util.find_spec("triton") is not None
-    if not found:
-        _log.warning("Triton is not installed: GPUs compute by torch's own operators, slowly; pip install triton")
-    return found
+def _can_compile() -> bool:
+    problem = _problem()
+    if problem is not None:
+        _log.warning("GPUs compute by torch's own operators, slowly: %s", problem)
+    return problem is None
+
+
+def _problem() -> str | None:
+    """Why kernels cannot be compiled, and what to do; None where they can."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed: pip install triton"
+    import torch
+
+    if not torch.cuda.is_available():
+        return None  # where no GPU is, a test asks
+    try:
+        from . import triton_driver
+
+        triton_driver.start()
+    except Exception as error:  # see there
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return (
+            "Triton needs a C compiler and the headers of this Python: apt-get install gcc python3-dev, or name the "
+            f"compiler in CC ({reason[:200]})"
+        )
+    return None

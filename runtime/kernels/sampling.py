@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .sampling_rank import RankScratch, rank_rows
+from .sampling_rank import rank_rows
 from .sampling_scores import (
     is_finite,
     kept_weights,
@@ -64,7 +64,6 @@ def choose_tokens(
     *,
     valid_vocab: int,
     random: bool,
-    scratch: RankScratch,
 ) -> None:
     """Choose a token for each row, and write it to `token_ids` and, by slot, to `last_tokens`.
 
@@ -77,7 +76,6 @@ def choose_tokens(
         token_ids: [S] int32, written; -1 (NaN or infinity) and -2 (no token is possible) where there is none.
         valid_vocab: columns from here on are padding.
         random: whether some rows are not greedy.
-        scratch: memory for the rows of `rows.ranked`.
     """
     count, width = logits.shape
     if not count:
@@ -101,7 +99,7 @@ def choose_tokens(
     thresholds: Tensor | None = None
     if random:
         if len(rows.ranked):
-            thresholds = rank_rows(scores, rows.ranked, rows.slots, slot_table, peaks, chunks, scratch, flags, parts)
+            thresholds = rank_rows(scores, rows.ranked, rows.slots, slot_table, peaks, flags)
         sums = torch.empty((count, blocks), dtype=torch.int64, device=logits.device)
         _block_weights[(count * chunks,)](
             *scores,
@@ -112,7 +110,6 @@ def choose_tokens(
             sums,
             a_chunk,
             chunks,
-            count,
             **flags,
             **parts,
             num_warps=8,
@@ -129,7 +126,6 @@ def choose_tokens(
         token_ids,
         last_tokens,
         chunks,
-        count,
         **flags,
         **parts,
         RANDOM=random,
@@ -158,7 +154,7 @@ def _chunk_peaks(
     """A program is a chunk of a row: its largest score and that score's lowest id. NaN counts as infinity."""
     blocks: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     row, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
-    shaped_row, mask_row = tl.load(shaped_rows + row), tl.load(mask_rows + row)
+    source = (logits, stride, shaped, tl.load(shaped_rows + row), masks, tl.load(mask_rows + row), row)
     # 32 columns wide: a word of the mask is loaded once for all that it says
     word = tl.arange(0, BLOCK // 32)
     offsets = word[:, None] * 32 + tl.arange(0, 32)[None, :]
@@ -168,9 +164,7 @@ def _chunk_peaks(
     end = tl.minimum(block + a_chunk, blocks)
     while block < end:
         columns, words = block * BLOCK + offsets, block * (BLOCK // 32) + word
-        scores = row_scores(
-            logits, stride, shaped, shaped_row, masks, mask_row, row, columns, words, WIDTH, VALID, SHAPED, MASKED, True
-        )
+        scores = row_scores(source, columns, words, WIDTH, VALID, SHAPED, MASKED, True)
         scores = tl.where(scores != scores, float("inf"), scores)
         place = tl.where(scores > best, columns, place)
         best = tl.where(scores > best, scores, best)
@@ -181,7 +175,7 @@ def _chunk_peaks(
     tl.store(places + tl.program_id(0), first)
 
 
-@triton.jit(do_not_specialize=["a_chunk", "chunks", "count"])
+@triton.jit(do_not_specialize=["a_chunk", "chunks"])
 def _block_weights(
     logits,
     stride,
@@ -196,7 +190,6 @@ def _block_weights(
     sums,
     a_chunk,
     chunks,
-    count,
     WIDTH: tl.constexpr,
     VALID: tl.constexpr,
     SHAPED: tl.constexpr,
@@ -211,39 +204,24 @@ def _block_weights(
     slot = tl.load(slots + row)
     peak, _values = row_peak(peaks, row, chunks, CHUNKS)
     if (option_word(slot_table, slot, 7) != 0) & is_finite(peak):
-        shaped_row, mask_row = tl.load(shaped_rows + row), tl.load(mask_rows + row)
+        source = (logits, stride, shaped, tl.load(shaped_rows + row), masks, tl.load(mask_rows + row), row)
         temperature, min_p = option_float(slot_table, slot, 4), option_float(slot_table, slot, 5)
-        threshold, last_id = 0, 0
+        threshold = 0
         if RANKED:
-            threshold, last_id = tl.load(thresholds + row), tl.load(thresholds + count + row)
+            threshold = tl.load(thresholds + row)
         word = tl.arange(0, BLOCK // 32)
         offsets = word[:, None] * 32 + tl.arange(0, 32)[None, :]
         block = chunk * a_chunk
         end = tl.minimum(block + a_chunk, blocks)
         while block < end:
             columns, words = block * BLOCK + offsets, block * (BLOCK // 32) + word
-            scores = row_scores(
-                logits,
-                stride,
-                shaped,
-                shaped_row,
-                masks,
-                mask_row,
-                row,
-                columns,
-                words,
-                WIDTH,
-                VALID,
-                SHAPED,
-                MASKED,
-                True,
-            )
-            weights = kept_weights(scores, peak, temperature, min_p, threshold, last_id, columns, RANKED)
+            scores = row_scores(source, columns, words, WIDTH, VALID, SHAPED, MASKED, True)
+            weights = kept_weights(scores, peak, temperature, min_p, threshold, columns, RANKED)
             tl.store(sums + row * blocks + block, tl.sum(tl.sum(weights, axis=1), axis=0))
             block += 1
 
 
-@triton.jit(do_not_specialize=["chunks", "count"])
+@triton.jit(do_not_specialize=["chunks"])
 def _row_tokens(
     logits,
     stride,
@@ -261,7 +239,6 @@ def _row_tokens(
     token_ids,
     last_tokens,
     chunks,
-    count,
     WIDTH: tl.constexpr,
     VALID: tl.constexpr,
     SHAPED: tl.constexpr,
@@ -282,11 +259,11 @@ def _row_tokens(
     token = tl.where(peak == float("-inf"), _NOTHING_ALLOWED, tl.where(is_finite(peak), token, _NOT_FINITE))
     if RANDOM:  # noqa: SIM102  # this is decided when the kernel is compiled
         if (option_word(slot_table, slot, 7) != 0) & is_finite(peak):
-            shaped_row, mask_row = tl.load(shaped_rows + row), tl.load(mask_rows + row)
+            source = (logits, stride, shaped, tl.load(shaped_rows + row), masks, tl.load(mask_rows + row), row)
             temperature, min_p = option_float(slot_table, slot, 4), option_float(slot_table, slot, 5)
-            threshold, last_id = 0, 0
+            threshold = 0
             if RANKED:
-                threshold, last_id = tl.load(thresholds + row), tl.load(thresholds + count + row)
+                threshold = tl.load(thresholds + row)
             # the block where the cumulative weight passes the random share, then the token in it
             parts = tl.load(sums + row * blocks + chunk, mask=chunk < blocks, other=0)
             number = uniform(option_long(slot_table, slot, 0), tl.load(positions + row))
@@ -297,23 +274,8 @@ def _row_tokens(
             before = tl.sum(tl.where(passed, parts, 0), axis=0)
             columns = block * BLOCK + tl.arange(0, BLOCK)
             words = columns // 32
-            scores = row_scores(
-                logits,
-                stride,
-                shaped,
-                shaped_row,
-                masks,
-                mask_row,
-                row,
-                columns,
-                words,
-                WIDTH,
-                VALID,
-                SHAPED,
-                MASKED,
-                False,
-            )
-            weights = kept_weights(scores, peak, temperature, min_p, threshold, last_id, columns, RANKED)
+            scores = row_scores(source, columns, words, WIDTH, VALID, SHAPED, MASKED, False)
+            weights = kept_weights(scores, peak, temperature, min_p, threshold, columns, RANKED)
             behind = (before + tl.cumsum(weights, axis=0) <= share).to(tl.int32)
             token = tl.minimum(block * BLOCK + tl.sum(behind, axis=0), VALID - 1)
     tl.store(token_ids + row, token)

@@ -1,7 +1,15 @@
-"""Where top-k and top-p cut a row: a key and, of the tokens at it, the last id that is kept. Without a sort.
+"""Where top-k and top-p cut a row: the rank of the last token that is kept. Without a sort.
 
-Bisection over keys in the order of the scores, with exact counts and sums of integer weights. The candidates between
-the bounds are written close together in every pass, so that passes become short; the last ones run in registers.
+Ranks are in the order of the scores, and of equal scores the lower id comes first, so no two tokens of a row share one.
+Three launches, each exact in counts and in sums of integer weights:
+
+1. how many tokens lie in each of 2048 bins, which are equal parts of the way down from the row's peak;
+2. from these the few bins where the cut may be, and the ranks of the tokens in them, written close together;
+3. a bisection over those ranks, in registers.
+
+Many programs share a row in the first two. A bin's count bounds the weight in it to within its width, under one part in
+a hundred, so few tokens are left. Where more are than a program can hold (nearly all scores are equal, or top-k keeps
+thousands and top-p cuts among them), the third walks the row until few enough remain.
 """
 
 from __future__ import annotations
@@ -19,36 +27,34 @@ from .sampling_scores import (
     option_float,
     option_long,
     option_word,
-    ordered_keys,
+    ranks_of,
     row_peak,
     row_scores,
-    scores_of_keys,
+    score_at,
+    temperatures_of,
     weights_of,
 )
 
-_PROGRAMS = 132
+EVERYTHING = -(2**63)
+"""The threshold that every token passes."""
+
+_BINS = 2048
 _CANDIDATES = 2048
+_BLOCK = 2048
+_PROGRAMS = 1024
+"""About so many share the rows: eight a processor of an H200."""
 
-_LOWEST_KEY = tl.constexpr(-2147483648)
-_LARGEST = tl.constexpr(2147483647)
+_REACH = tl.constexpr(27.75)
+"""In temperatures: no token further below the peak has weight, since 2**-40 is at 27.73."""
 
+_SLACK = tl.constexpr(0.02)
+"""Of a bin: its edges are off by less, through the rounding of float32."""
 
-class RankScratch:
-    """Memory for the candidates of the rows that are ranked at a time: taken when first needed, then kept.
+_LOWEST = tl.constexpr(-9223372036854775808)
 
-    Args:
-        width: columns of the logits.
-    """
-
-    def __init__(self, width: int, device: torch.device) -> None:
-        self._width = width
-        self._memory = torch.empty((0, width), dtype=torch.int32, device=device)
-
-    def rows(self, count: int) -> Tensor:
-        """[count or more, width] int32 that holds nothing of worth."""
-        if len(self._memory) < count:
-            self._memory = self._memory.new_empty((count, self._width))
-        return self._memory
+# int64 words of a row that its programs share
+_WEIGHT, _OUTSIDE, _NUMBER, _NUMBER_ABOVE, _WEIGHT_ABOVE, _FOUND, _LAST = map(tl.constexpr, range(7))
+_WORDS = tl.constexpr(8)
 
 
 def rank_rows(
@@ -57,44 +63,67 @@ def rank_rows(
     slots: Tensor,
     slot_table: Tensor,
     peaks: Tensor,
-    chunks: int,
-    scratch: RankScratch,
     flags: Mapping[str, Any],
-    parts: Mapping[str, Any],
 ) -> Tensor:
-    """Thresholds [2, S] int32: keys, and last ids at them; what rows without top-k and top-p have keeps everything.
+    """Thresholds [S] int64: the rank of the last token that is kept; `EVERYTHING` for rows without top-k and top-p.
 
     Args:
-        scores, flags, parts: arguments of the kernels of `palmette.runtime.kernels.sampling`.
+        scores, flags: arguments of the kernels of `palmette.runtime.kernels.sampling`.
         ranked: [N] int32, the rows with top-k or top-p.
         slots: [S] int32.
         slot_table: [max_slots, 8] int32.
         peaks: [S, chunks] float32.
     """
-    count = len(slots)
-    thresholds = torch.full((2, count), -(2**31), dtype=torch.int32, device=slots.device)
-    programs = min(len(ranked), _PROGRAMS)
-    _row_thresholds[(programs,)](
-        *scores,
-        slots,
-        slot_table,
-        peaks,
-        ranked,
-        scratch.rows(programs),
-        thresholds,
-        chunks,
-        count,
-        len(ranked),
-        **{name: value for name, value in flags.items() if name != "BLOCK"},
-        CHUNKS=parts["CHUNKS"],
-        BLOCK=_CANDIDATES,
-        num_warps=8,
+    number, chunks = len(ranked), peaks.shape[1]
+    thresholds = torch.full((len(slots),), EVERYTHING, dtype=torch.int64, device=slots.device)
+    counts, shared = (
+        torch.zeros(number * (_BINS // 2 + _WORDS.value), dtype=torch.int64, device=slots.device)
+        .split((number * _BINS // 2, number * _WORDS.value))
+    )  # fmt: skip
+    candidates = torch.empty((number, _CANDIDATES), dtype=torch.int64, device=slots.device)
+    blocks = triton.cdiv(flags["WIDTH"], _BLOCK)
+    share = triton.cdiv(blocks, max(1, min(blocks, _PROGRAMS // number)))
+    shares = triton.cdiv(blocks, share)
+    rows = (*scores, slots, slot_table, peaks, chunks, ranked)
+    fixed = {**flags, "BLOCK": _BLOCK, "CHUNKS": triton.next_power_of_2(chunks)}
+    bins = {"BINS": _BINS, "num_warps": 8}
+    _count[(number * shares,)](*rows, counts.view(torch.int32), shared, share, shares, **fixed, **bins)
+    _gather[(number * shares,)](
+        *rows, counts.view(torch.int32), shared, candidates, share, shares, **fixed, **bins, CANDIDATES=_CANDIDATES
     )
+    _cut[(number,)](*rows, shared, candidates, thresholds, **fixed, **bins, CANDIDATES=_CANDIDATES)
     return thresholds
 
 
-@triton.jit(do_not_specialize=["chunks", "count", "number"])
-def _row_thresholds(
+@triton.jit
+def _scale_of(top_k, top_p, WIDTH: tl.constexpr, BINS: tl.constexpr):
+    """Bins in a temperature: they reach as far down from the peak as the cut can be.
+
+    What is further down than log(WIDTH / (1 - top_p)) temperatures weighs less, all together, than 1 - top_p times the
+    likeliest token.
+    """
+    reach = tl.log(WIDTH / tl.maximum(1 - top_p, 1e-12).to(tl.float32)) + 0.01
+    return BINS / tl.where((top_k < WIDTH) | (top_p >= 1.0), _REACH, tl.minimum(reach, _REACH))
+
+
+@triton.jit
+def _bins_of(scores, peak, temperature, scale, BINS: tl.constexpr):
+    """Equal parts of the way down from the peak, no higher score after a lower one; `BINS` for all that is beyond."""
+    return tl.minimum(-temperatures_of(scores, peak, temperature) * scale, BINS).to(tl.int32)
+
+
+@triton.jit
+def _options_of(slots, slot_table, peaks, row, chunks, CHUNKS: tl.constexpr):
+    """The row's peak, and its temperature, top-k and top-p."""
+    slot = tl.load(slots + row)
+    peak, _values = row_peak(peaks, row, chunks, CHUNKS)
+    temperature, top_k = option_float(slot_table, slot, 4), option_word(slot_table, slot, 6)
+    top_p = option_long(slot_table, slot, 2).to(tl.float64, bitcast=True)
+    return peak, temperature, top_k, top_p
+
+
+@triton.jit(do_not_specialize=["chunks", "share", "shares"])
+def _count(
     logits,
     stride,
     shaped,
@@ -104,258 +133,322 @@ def _row_thresholds(
     slots,
     slot_table,
     peaks,
-    ranked,
-    scratch,
-    thresholds,
     chunks,
-    count,
-    number,
+    ranked,
+    counts,
+    shared,
+    share,
+    shares,
     WIDTH: tl.constexpr,
     VALID: tl.constexpr,
     SHAPED: tl.constexpr,
     MASKED: tl.constexpr,
     CHUNKS: tl.constexpr,
     BLOCK: tl.constexpr,
+    BINS: tl.constexpr,
 ):
-    """A program is some of the ranked rows, one after the other."""
-    candidates = scratch + tl.program_id(0).to(tl.int64) * WIDTH
-    turn = tl.program_id(0)
-    while turn < number:
-        row = tl.load(ranked + turn)
-        slot = tl.load(slots + row)
-        peak, _values = row_peak(peaks, row, chunks, CHUNKS)
-        if is_finite(peak):
-            shaped_row, mask_row = tl.load(shaped_rows + row), tl.load(mask_rows + row)
-            temperature, top_k = option_float(slot_table, slot, 4), option_word(slot_table, slot, 6)
-            top_p = option_long(slot_table, slot, 2).to(tl.float64, bitcast=True)
-            top = ordered_keys(peak).to(tl.int64) + 1
-            low = tl.full((), _LOWEST_KEY, tl.int64)
-            spare = tl.full((), _LARGEST, tl.int64)
-            found, lowest, total = _gather(
-                candidates, logits, stride, shaped, shaped_row, masks, mask_row, row, peak, temperature, low,
-                WIDTH, VALID, SHAPED, MASKED, BLOCK,
-            )  # fmt: skip
-            ties = tl.full((), 0, tl.int32)
-            if top_k < found:
-                low, over, heavier, ties = _bisect(
-                    candidates, found, lowest, top, top_k, 0.0, peak, temperature, False, BLOCK
-                )
-                spare = top_k.to(tl.int64) - over
-                total = heavier + spare * _weight_at(low, peak, temperature)
-                found, lowest, _weight = _gather(
-                    candidates, logits, stride, shaped, shaped_row, masks, mask_row, row, peak, temperature, low,
-                    WIDTH, VALID, SHAPED, MASKED, BLOCK,
-                )  # fmt: skip
-            if top_p < 1.0:
-                needed = top_p * total.to(tl.float64)
-                key, _over, heavier, ties = _bisect(
-                    candidates, found, lowest, top, 0, needed, peak, temperature, True, BLOCK
-                )
-                enough = _ties_needed(heavier, _weight_at(key, peak, temperature), needed)
-                spare = tl.where(key == low, tl.minimum(spare, enough), enough)
-                low = key
-            last_id = tl.full((), _LARGEST, tl.int32)
-            if spare < ties:
-                last_id = _id_of_tie(
-                    logits, stride, shaped, shaped_row, masks, mask_row, row, low, spare,
-                    WIDTH, VALID, SHAPED, MASKED, BLOCK,
-                )  # fmt: skip
-            tl.store(thresholds + row, low.to(tl.int32))
-            tl.store(thresholds + count + row, last_id)
-        turn += tl.num_programs(0)
+    """A program is some blocks of a ranked row: how many tokens each bin has; the weight of all, and outside."""
+    turn, first = tl.program_id(0) // shares, tl.program_id(0) % shares * share
+    row = tl.load(ranked + turn)
+    source = (logits, stride, shaped, tl.load(shaped_rows + row), masks, tl.load(mask_rows + row), row)
+    peak, temperature, top_k, top_p = _options_of(slots, slot_table, peaks, row, chunks, CHUNKS)
+    if is_finite(peak):
+        scale = _scale_of(top_k, top_p, WIDTH, BINS)
+        total, outside = tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64)
+        start = first * BLOCK
+        end = tl.minimum(start + share * BLOCK, WIDTH)
+        while start < end:
+            # a thread has columns that are not beside each other, as atomics want it: else all is computed twice
+            columns = tl.max_contiguous(start + tl.arange(0, BLOCK), 1)
+            scores = row_scores(source, columns, columns // 32, WIDTH, VALID, SHAPED, MASKED, False)
+            weights = weights_of(scores, peak, temperature)
+            bins = _bins_of(scores, peak, temperature, scale, BINS)
+            inside = bins < BINS
+            tl.atomic_add(counts + turn * BINS + bins, tl.full([BLOCK], 1, tl.int32), mask=inside, sem="relaxed")
+            total += weights
+            outside += tl.where(inside, 0, weights)
+            start += BLOCK
+        tl.atomic_add(shared + turn * _WORDS + _WEIGHT, tl.sum(total, axis=0), sem="relaxed")
+        tl.atomic_add(shared + turn * _WORDS + _OUTSIDE, tl.sum(outside, axis=0), sem="relaxed")
 
 
-@triton.jit
-def _weight_at(key, peak, temperature):
-    return weights_of(scores_of_keys(key.to(tl.int32)), peak, temperature)
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["chunks", "share", "shares"])
 def _gather(
-    candidates,
     logits,
     stride,
     shaped,
-    shaped_row,
+    shaped_rows,
     masks,
-    mask_row,
-    row,
+    mask_rows,
+    slots,
+    slot_table,
+    peaks,
+    chunks,
+    ranked,
+    counts,
+    shared,
+    candidates,
+    share,
+    shares,
+    WIDTH: tl.constexpr,
+    VALID: tl.constexpr,
+    SHAPED: tl.constexpr,
+    MASKED: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BINS: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):
+    """A program is some blocks of a ranked row: the ranks in the bins where the cut may be, and what is above these."""
+    turn, part = tl.program_id(0) // shares, tl.program_id(0) % shares
+    row = tl.load(ranked + turn)
+    source = (logits, stride, shaped, tl.load(shaped_rows + row), masks, tl.load(mask_rows + row), row)
+    peak, temperature, top_k, top_p = _options_of(slots, slot_table, peaks, row, chunks, CHUNKS)
+    words = shared + turn * _WORDS
+    tokens = tl.load(counts + turn * BINS + tl.max_contiguous(tl.arange(0, BINS), 1))
+    number = tl.sum(tokens, axis=0)
+    if is_finite(peak) & ((top_k < number) | (top_p < 1.0)):
+        scale = _scale_of(top_k, top_p, WIDTH, BINS)
+        low, high = _bins_of_the_cut(
+            tokens, number, tl.load(words + _WEIGHT), tl.load(words + _OUTSIDE), top_k, top_p, 1 / scale, BINS
+        )
+        if part == 0:
+            tl.store(words + _NUMBER, number.to(tl.int64))
+            number_above = tl.sum(tl.where(tl.arange(0, BINS) < low, tokens, 0), axis=0)
+            tl.store(words + _NUMBER_ABOVE, number_above.to(tl.int64))
+            tl.store(words + _LAST, high.to(tl.int64))
+        weight_above = tl.zeros([BLOCK], tl.int64)
+        found = words + _FOUND + tl.zeros([BLOCK], tl.int32)
+        one = tl.full([BLOCK], 1, tl.int64)
+        start = part * share * BLOCK
+        end = tl.minimum(start + share * BLOCK, WIDTH)
+        while start < end:
+            columns = tl.max_contiguous(start + tl.arange(0, BLOCK), 1)
+            scores = row_scores(source, columns, columns // 32, WIDTH, VALID, SHAPED, MASKED, False)
+            weights = weights_of(scores, peak, temperature)
+            bins = _bins_of(scores, peak, temperature, scale, BINS)
+            taken = (bins >= low) & (bins <= high)
+            places = tl.atomic_add(found, one, mask=taken, sem="relaxed")
+            ranks = ranks_of(scores, columns)
+            tl.store(candidates + turn * CANDIDATES + places, ranks, mask=taken & (places < CANDIDATES))
+            weight_above += tl.where(bins < low, weights, 0)
+            start += BLOCK
+        tl.atomic_add(words + _WEIGHT_ABOVE, tl.sum(weight_above, axis=0), sem="relaxed")
+
+
+@triton.jit
+def _bins_of_the_cut(tokens, number, weight, outside, top_k, top_p, step, BINS: tl.constexpr):
+    """The first and the last bin where the cut may be, from how tokens tokens each has [BINS]; what is above is kept.
+
+    With top-k and top-p: the bins that hold the `top_k` likeliest, since the weight of those is not known yet.
+    `step`: how tokens temperatures a bin is wide.
+    """
+    bins = tl.arange(0, BINS)
+    if top_k < number:
+        first = 0
+        last = tl.sum((tl.cumsum(tokens, axis=0) < top_k).to(tl.int32), axis=0)
+        if top_p >= 1.0:
+            first = last
+    else:
+        # a token weighs at least and at most what one at its bin's edges does. What is not after a bin is in it or
+        # before it: near the end little is after, which bounds the rest more closely
+        least = tokens * tl.maximum(tl.exp((-1 - _SLACK - bins) * step).to(tl.float64) * 1099511627776.0 - 1, 0.0)
+        most = tokens * (tl.exp((_SLACK - bins) * step).to(tl.float64) * 1099511627776.0 + 1)
+        total, rounding = weight.to(tl.float64), weight.to(tl.float64) * 1e-10
+        reached_by_least, reached_by_most = tl.cumsum(least, axis=0), tl.cumsum(most, axis=0)
+        after_least, after_most = tl.sum(least, axis=0) - reached_by_least, tl.sum(most, axis=0) - reached_by_most
+        lower = tl.maximum(reached_by_least, total - outside - after_most) - rounding
+        upper = tl.minimum(reached_by_most, total - outside - after_least) + rounding
+        first = tl.sum((upper < top_p * total).to(tl.int32), axis=0)
+        last = tl.sum((lower < top_p * total).to(tl.int32), axis=0)
+    return tl.minimum(first, BINS - 1), tl.minimum(last, BINS - 1)
+
+
+@triton.jit(do_not_specialize=["chunks"])
+def _cut(
+    logits,
+    stride,
+    shaped,
+    shaped_rows,
+    masks,
+    mask_rows,
+    slots,
+    slot_table,
+    peaks,
+    chunks,
+    ranked,
+    shared,
+    candidates,
+    thresholds,
+    WIDTH: tl.constexpr,
+    VALID: tl.constexpr,
+    SHAPED: tl.constexpr,
+    MASKED: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BINS: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):
+    """A program is a ranked row: its threshold."""
+    turn = tl.program_id(0)
+    row = tl.load(ranked + turn)
+    source = (logits, stride, shaped, tl.load(shaped_rows + row), masks, tl.load(mask_rows + row), row)
+    peak, temperature, top_k, top_p = _options_of(slots, slot_table, peaks, row, chunks, CHUNKS)
+    words = shared + turn * _WORDS
+    found = tl.load(words + _FOUND)
+    if found > 0:
+        mine = candidates + turn * CANDIDATES
+        number, weight = tl.load(words + _NUMBER), tl.load(words + _WEIGHT)
+        number_above, weight_above = tl.load(words + _NUMBER_ABOVE), tl.load(words + _WEIGHT_ABOVE)
+        crowded = found > CANDIDATES
+        low = tl.full((), _LOWEST, tl.int64)
+        if crowded:
+            last = tl.load(words + _LAST)
+            scale = _scale_of(top_k, top_p, WIDTH, BINS)
+            low = _lowest_rank(source, last, peak, temperature, scale, WIDTH, VALID, SHAPED, MASKED, BLOCK, BINS)
+            found += number_above
+        if top_k < number:
+            needed = top_k.to(tl.float64)
+            if crowded:
+                found, number_above = _narrow(
+                    source, mine, low, found, needed, peak, temperature,
+                    False, WIDTH, VALID, SHAPED, MASKED, BLOCK, CANDIDATES,
+                )  # fmt: skip
+            ranks = _ranks_from(mine, found, low, CANDIDATES)
+            low = _bisect(ranks, (ranks > _LOWEST).to(tl.int64), number_above, needed)
+            if crowded:
+                top = ranks_of(peak, 0) + 1
+                found, weight = _between(source, low, top, peak, temperature, WIDTH, VALID, SHAPED, MASKED, BLOCK)
+            else:
+                kept = tl.where(ranks >= low, _weights_at(ranks, peak, temperature), 0)
+                weight = weight_above + tl.sum(kept, axis=0)
+        if top_p < 1.0:
+            needed = top_p * weight.to(tl.float64)
+            if crowded:
+                found, weight_above = _narrow(
+                    source, mine, low, found, needed, peak, temperature,
+                    True, WIDTH, VALID, SHAPED, MASKED, BLOCK, CANDIDATES,
+                )  # fmt: skip
+            ranks = _ranks_from(mine, found, low, CANDIDATES)
+            low = _bisect(ranks, _weights_at(ranks, peak, temperature), weight_above, needed)
+        tl.store(thresholds + row, low)
+
+
+@triton.jit
+def _ranks_from(candidates, found, low, CANDIDATES: tl.constexpr):
+    """[CANDIDATES], in any order: the ranks from `low` on; the lowest number where there are fewer."""
+    place = tl.arange(0, CANDIDATES)
+    ranks = tl.load(candidates + place, mask=place < found, other=_LOWEST)
+    return tl.where(ranks >= low, ranks, _LOWEST)
+
+
+@triton.jit
+def _weights_at(ranks, peak, temperature):
+    return tl.where(ranks > _LOWEST, weights_of(score_at(ranks), peak, temperature), 0)
+
+
+@triton.jit
+def _bisect(ranks, amounts, beyond, needed):
+    """The largest rank for which those from it on have the amount `needed`, `beyond` included."""
+    low = tl.min(tl.where(ranks > _LOWEST, ranks, -(_LOWEST + 1)), axis=0)
+    high = tl.max(ranks, axis=0) + 1
+    while high - low > 1:
+        middle = low + (high - low) // 2
+        amount = beyond + tl.sum(tl.where(ranks >= middle, amounts, 0), axis=0)
+        reached = amount.to(tl.float64) >= needed
+        low, high = tl.where(reached, middle, low), tl.where(reached, high, middle)
+    return low
+
+
+@triton.jit
+def _lowest_rank(
+    source,
+    last,
     peak,
     temperature,
+    scale,
+    WIDTH: tl.constexpr,
+    VALID: tl.constexpr,
+    SHAPED: tl.constexpr,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BINS: tl.constexpr,
+):
+    """Of the tokens in the bins up to `last`."""
+    lowest = tl.full([BLOCK], -(_LOWEST + 1), tl.int64)
+    for start in range(0, WIDTH, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        scores = row_scores(source, columns, columns // 32, WIDTH, VALID, SHAPED, MASKED, False)
+        inside = _bins_of(scores, peak, temperature, scale, BINS) <= last
+        lowest = tl.where(inside, tl.minimum(lowest, ranks_of(scores, columns)), lowest)
+    return tl.min(lowest, axis=0)
+
+
+@triton.jit
+def _between(
+    source,
     low,
+    high,
+    peak,
+    temperature,
     WIDTH: tl.constexpr,
     VALID: tl.constexpr,
     SHAPED: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Write the keys from `low` on of tokens that have weight; how many, the smallest, and the sum of their weights."""
-    tl.debug_barrier()  # what is written over has been read
-    found = tl.full((), 0, tl.int32)
-    lowest = tl.full((), _LARGEST, tl.int32)
-    total = tl.full((), 0, tl.int64)
+    """How many tokens have ranks from `low` on and below `high`, and their weight."""
+    number, weight = tl.full((), 0, tl.int64), tl.full((), 0, tl.int64)
     for start in range(0, WIDTH, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        scores = row_scores(
-            logits,
-            stride,
-            shaped,
-            shaped_row,
-            masks,
-            mask_row,
-            row,
-            columns,
-            columns // 32,
-            WIDTH,
-            VALID,
-            SHAPED,
-            MASKED,
-            False,
-        )
-        weights = weights_of(scores, peak, temperature)
-        keys = ordered_keys(scores)
-        taken = (weights > 0) & (keys >= low)
-        places = found + tl.cumsum(taken.to(tl.int32), axis=0) - 1
-        tl.store(candidates + places, keys, mask=taken)
-        found += tl.sum(taken.to(tl.int32), axis=0)
-        lowest = tl.minimum(lowest, tl.min(tl.where(taken, keys, _LARGEST), axis=0))
-        total += tl.sum(tl.where(taken, weights, 0), axis=0)
-    tl.debug_barrier()
-    return found, lowest.to(tl.int64), total
+        scores = row_scores(source, columns, columns // 32, WIDTH, VALID, SHAPED, MASKED, False)
+        ranks = ranks_of(scores, columns)
+        inside = (ranks >= low) & (ranks < high)
+        number += tl.sum(inside.to(tl.int64), axis=0)
+        weight += tl.sum(tl.where(inside, weights_of(scores, peak, temperature), 0), axis=0)
+    return number, weight
 
 
 @triton.jit
-def _bisect(
+def _narrow(
+    source,
     candidates,
-    found,
     low,
-    high,
-    top_k,
+    found,
     needed,
     peak,
     temperature,
     BY_WEIGHT: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """The largest key with `top_k` tokens (or the weight `needed`) at it or above it; number and weight above it.
-
-    Last comes how many tokens are at the key, or more than that.
-
-    Args:
-        candidates: keys, `found` of them, in any order; those left over are written over them.
-        low, high: int64 bounds; what is asked for is true of all keys from `low` on and false of those from `high` on.
-    """
-    over, heavier = tl.full((), 0, tl.int64), tl.full((), 0, tl.int64)
-    turn = tl.full((), 0, tl.int32)
-    while (found > BLOCK) & (high - low > 1):
-        middle = _middle(low, high, turn)
-        left = tl.full((), 0, tl.int32)
-        many, weight = tl.full((), 0, tl.int64), tl.full((), 0, tl.int64)
-        start = tl.full((), 0, tl.int32)
-        while start < found:
-            place = start + tl.arange(0, BLOCK)
-            keys = tl.load(candidates + place, mask=place < found, other=_LOWEST_KEY)
-            between = (place < found) & (keys >= low) & (keys < high)
-            upper = between & (keys >= middle)
-            places = left + tl.cumsum(between.to(tl.int32), axis=0) - 1
-            tl.debug_barrier()  # the block was read: places lie in it or before it
-            tl.store(candidates + places, keys, mask=between)
-            left += tl.sum(between.to(tl.int32), axis=0)
-            many += tl.sum(upper.to(tl.int64), axis=0)
-            weight += tl.sum(tl.where(upper, _weight_at(keys, peak, temperature), 0), axis=0)
-            start += BLOCK
-        tl.debug_barrier()
-        found = left
-        reached = _is_reached(over + many, heavier + weight, top_k, needed, BY_WEIGHT)
-        low, high = tl.where(reached, middle, low), tl.where(reached, high, middle)
-        over += tl.where(reached, 0, many)
-        heavier += tl.where(reached, 0, weight)
-        turn += 1
-    place = tl.arange(0, BLOCK)
-    keys = tl.load(candidates + place, mask=place < found, other=_LOWEST_KEY)
-    weights = tl.where(place < found, _weight_at(keys, peak, temperature), 0)
-    while high - low > 1:
-        middle = low + (high - low) // 2
-        upper = (place < found) & (keys >= middle) & (keys < high)
-        many = tl.sum(upper.to(tl.int64), axis=0)
-        weight = tl.sum(tl.where(upper, weights, 0), axis=0)
-        reached = _is_reached(over + many, heavier + weight, top_k, needed, BY_WEIGHT)
-        low, high = tl.where(reached, middle, low), tl.where(reached, high, middle)
-        over += tl.where(reached, 0, many)
-        heavier += tl.where(reached, 0, weight)
-    ties = tl.sum(((place < found) & (keys == low)).to(tl.int32), axis=0)
-    return low, over, heavier, tl.where(found > BLOCK, found, ties)
-
-
-@triton.jit
-def _is_reached(many, weight, top_k, needed, BY_WEIGHT: tl.constexpr):
-    if BY_WEIGHT:  # noqa: SIM108  # this is decided when the kernel is compiled
-        reached = weight.to(tl.float64) >= needed
-    else:
-        reached = many >= top_k
-    return reached
-
-
-@triton.jit
-def _middle(low, high, turn):
-    """Between two keys: where the scores' middle is, every other time that of the keys, which bounds the turns."""
-    scores = scores_of_keys(low.to(tl.int32)) * 0.5 + scores_of_keys((high - 1).to(tl.int32)) * 0.5
-    by_score = tl.minimum(tl.maximum(ordered_keys(scores).to(tl.int64), low + 1), high - 1)
-    return tl.where(turn % 2 == 0, by_score, low + (high - low) // 2)
-
-
-@triton.jit
-def _ties_needed(heavier, weight, needed):
-    """How many tokens of this weight bring the weight above them to `needed`; at least one."""
-    few, enough = tl.full((), 0, tl.int64), tl.full((), 2097152, tl.int64)
-    for _ in range(21):  # 2**21 are more than any vocabulary has, and their weight is within int64
-        middle = (few + enough) // 2
-        reached = (heavier + middle * weight).to(tl.float64) >= needed
-        enough = tl.where(reached, middle, enough)
-        few = tl.where(reached, few, middle)
-    return enough
-
-
-@triton.jit
-def _id_of_tie(
-    logits,
-    stride,
-    shaped,
-    shaped_row,
-    masks,
-    mask_row,
-    row,
-    key,
-    number,
     WIDTH: tl.constexpr,
     VALID: tl.constexpr,
     SHAPED: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
+    CANDIDATES: tl.constexpr,
 ):
-    """The id of the token that is the `number`th of those at a key; the largest of all where there are fewer."""
-    seen = tl.full((), 0, tl.int32)
-    last_id = tl.full((), _LARGEST, tl.int32)
+    """Of the `found` tokens from `low` on, write the ranks of so few that they fit, among which the cut is.
+
+    Returns how many those are, and the amount above them.
+    """
+    high = ranks_of(peak, 0) + 1
+    beyond = tl.full((), 0, tl.int64)
+    while found > CANDIDATES:
+        middle = low + (high - low) // 2
+        number, amount = _between(source, middle, high, peak, temperature, WIDTH, VALID, SHAPED, MASKED, BLOCK)
+        if not BY_WEIGHT:
+            amount = number
+        reached = (beyond + amount).to(tl.float64) >= needed
+        low, high = tl.where(reached, middle, low), tl.where(reached, high, middle)
+        found = tl.where(reached, number, found - number)
+        beyond = tl.where(reached, beyond, beyond + amount)
+    tl.debug_barrier()  # what is written over has been read
+    place = tl.full((), 0, tl.int64)
     for start in range(0, WIDTH, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        scores = row_scores(
-            logits,
-            stride,
-            shaped,
-            shaped_row,
-            masks,
-            mask_row,
-            row,
-            columns,
-            columns // 32,
-            WIDTH,
-            VALID,
-            SHAPED,
-            MASKED,
-            False,
-        )
-        equal = ordered_keys(scores) == key
-        rank = seen + tl.cumsum(equal.to(tl.int32), axis=0)
-        last_id = tl.minimum(last_id, tl.min(tl.where(equal & (rank == number), columns, _LARGEST), axis=0))
-        seen += tl.sum(equal.to(tl.int32), axis=0)
-    return last_id
+        scores = row_scores(source, columns, columns // 32, WIDTH, VALID, SHAPED, MASKED, False)
+        ranks = ranks_of(scores, columns)
+        taken = ((ranks >= low) & (ranks < high)).to(tl.int32)
+        tl.store(candidates + place + tl.cumsum(taken, axis=0) - 1, ranks, mask=taken != 0)
+        place += tl.sum(taken, axis=0)
+    tl.debug_barrier()
+    return place, beyond

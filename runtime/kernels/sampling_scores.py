@@ -12,7 +12,7 @@ import triton.language as tl
 WORDS_A_SLOT: tl.constexpr = tl.constexpr(8)
 """int32 words of a slot in the table of `palmette.runtime.slot_options`: see there for their order."""
 
-_LOWEST: tl.constexpr = tl.constexpr(-2147483648)
+_COLUMNS: tl.constexpr = tl.constexpr(1 << 21)
 _LN2_HIGH: tl.constexpr = tl.constexpr(0.693359375)
 _LN2_LOW: tl.constexpr = tl.constexpr(-2.12194440e-4)
 _ROUND: tl.constexpr = tl.constexpr(12582912.0)
@@ -20,13 +20,7 @@ _ROUND: tl.constexpr = tl.constexpr(12582912.0)
 
 @triton.jit
 def row_scores(
-    logits,
-    stride,
-    shaped,
-    shaped_row,
-    masks,
-    mask_row,
-    row,
+    source,
     columns,
     words,
     WIDTH: tl.constexpr,
@@ -37,9 +31,11 @@ def row_scores(
 ):
     """float32 scores of these columns of a row: -inf past the vocabulary and where the row's mask does not allow.
 
-    A row of `shaped` (penalties, mask and bias are in it) stands for the row of logits where `shaped_row` says so.
+    The source is (logits, stride, shaped, shaped_row, masks, mask_row, row). A row of `shaped` (penalties, mask and
+    bias are in it) stands for the row of logits where `shaped_row` says so.
     `words` [n] are the words of a mask that say which columns [n] it allows; columns [n, 32] if TILED.
     """
+    logits, stride, shaped, shaped_row, masks, mask_row, row = source
     # the padding is read and then dropped: a bound that is a multiple of 16 keeps the loads wide
     inside = columns < WIDTH
     lowest = float("-inf")
@@ -95,12 +91,19 @@ def is_finite(number):
 
 
 @triton.jit
+def temperatures_of(scores, peak, temperature):
+    """(scores - peak) / temperature; -60 where it is less, which is past the last weight."""
+    relative = tl.div_rn(scores - peak, temperature)
+    return tl.where(relative > -60.0, relative, -60.0)
+
+
+@triton.jit
 def weights_of(scores, peak, temperature):
     """exp((scores - peak) / temperature) in units of 2**-40, as int64."""
-    relative = tl.div_rn(scores - peak, temperature)
-    relative = tl.where(relative > -60.0, relative, -60.0)
+    relative = temperatures_of(scores, peak, temperature)
     # Cody and Waite's reduction, then Taylor's series up to degree 7: |rest| < 0.35, an error under half a unit
-    twos = (relative * 1.4426950408889634 + _ROUND) - _ROUND
+    rounded = relative * 1.4426950408889634 + _ROUND
+    twos = rounded - _ROUND
     rest = relative - twos * _LN2_HIGH
     rest = rest - twos * _LN2_LOW
     series = rest * (1.0 / 5040) + (1.0 / 720)
@@ -110,7 +113,8 @@ def weights_of(scores, peak, temperature):
     series = series * rest + 0.5
     series = series * rest + 1.0
     series = series * rest + 1.0
-    power = ((twos.to(tl.int32) + (127 + 40)) << 23).to(tl.float32, bitcast=True)  # times 2**40, which is exact
+    # the last bits of `rounded` are the power of two: moved up, with 2**40 added, they are the exponent of a float
+    power = ((rounded.to(tl.int32, bitcast=True) + (127 + 40)) << 23).to(tl.float32, bitcast=True)
     return (series * power).to(tl.int64)
 
 
@@ -122,23 +126,26 @@ def ordered_keys(scores):
 
 
 @triton.jit
-def scores_of_keys(keys):
-    """What `ordered_keys` was given."""
+def ranks_of(scores, columns):
+    """int64, no two the same: in the order of the scores, and of equal ones the lower column has the higher rank."""
+    return ordered_keys(scores).to(tl.int64) * _COLUMNS + (_COLUMNS - 1 - columns)
+
+
+@triton.jit
+def score_at(ranks):
+    """The score of which `ranks_of` made these."""
+    keys = (ranks >> 21).to(tl.int32)
     return tl.where(keys >= 0, keys, keys ^ 0x7FFFFFFF).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def kept_weights(scores, peak, temperature, min_p, threshold, last_id, columns, RANKED: tl.constexpr):
-    """The row's weights; 0 for tokens that min-p drops, or top-k and top-p.
-
-    Those are the tokens under the key `threshold` and, of those at it, the ones with ids past `last_id`.
-    """
+def kept_weights(scores, peak, temperature, min_p, threshold, columns, RANKED: tl.constexpr):
+    """The row's weights; 0 for tokens that min-p drops, or top-k and top-p: those with ranks under the threshold."""
     weights = weights_of(scores, peak, temperature)
     least = (min_p.to(tl.float64) * 1099511627776.0).to(tl.int64)
     kept = weights >= least
     if RANKED:
-        keys = ordered_keys(scores)
-        kept = kept & ((keys > threshold) | ((keys == threshold) & (columns <= last_id)))
+        kept = kept & (ranks_of(scores, columns) >= threshold)
     return tl.where(kept, weights, 0)
 
 

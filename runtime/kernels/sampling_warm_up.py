@@ -7,7 +7,6 @@ from itertools import product
 import torch
 
 from .sampling import SamplingRows, choose_tokens
-from .sampling_rank import RankScratch
 from .sampling_scores import WORDS_A_SLOT
 
 
@@ -24,7 +23,6 @@ def warm_up(width: int, valid_vocab: int, dtype: torch.dtype, device: torch.devi
     slot_table.view(torch.float32)[0, 4] = 1.0  # temperature
     slot_table[0, 6:] = 1  # top-k, and that the slot is random
     last_tokens, token_ids = torch.zeros(1, dtype=torch.int64, device=device), torch.empty_like(zero)
-    scratch = RankScratch(width, device)
     for masked, (random, ranked) in product((False, True), ((False, False), (True, False), (True, True))):
         choose_tokens(
             logits,
@@ -36,5 +34,4 @@ def warm_up(width: int, valid_vocab: int, dtype: torch.dtype, device: torch.devi
             token_ids,
             valid_vocab=valid_vocab,
             random=random,
-            scratch=scratch,
         )

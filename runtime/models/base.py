@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from .config import ModelConfig
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from palmette.runtime.attention.base import StepAttention
+    from palmette.runtime.layers.attention import RadixAttention
     from palmette.runtime.layers.placement import Placement, Slots
 
 
@@ -21,6 +22,10 @@ class CausalLM(Protocol):
     placement: Placement
     launches_only: bool
     """`hidden` and `logits` do nothing but launch operations, always the same for as many tokens."""
+
+    @property
+    def attention_layers(self) -> Sequence[RadixAttention]:
+        """All of them: a backend's kernels are compiled for these before a request waits for it."""
 
     def hidden(
         self, token_ids: Tensor, positions: Tensor, attention: StepAttention, wanted: Tensor | None = None

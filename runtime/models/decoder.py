@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from palmette.runtime.attention.base import StepAttention
+from palmette.runtime.layers.attention import RadixAttention
 from palmette.runtime.layers.embedding import LMHead, VocabParallelEmbedding
 from palmette.runtime.layers.placement import Placement, Slots
 from palmette.runtime.layers.rotary import RotaryEmbedding
@@ -39,6 +41,10 @@ class Decoder(nn.Module):
             placement=placement,
             tied_to=self.embed_tokens if config.tie_word_embeddings else None,
         )
+
+    @property
+    def attention_layers(self) -> Sequence[RadixAttention]:
+        return [module for module in self.modules() if isinstance(module, RadixAttention)]
 
     def hidden(
         self, token_ids: Tensor, positions: Tensor, attention: StepAttention, wanted: Tensor | None = None

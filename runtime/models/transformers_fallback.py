@@ -7,6 +7,7 @@ which would give other answers is refused; see `transformers_probe`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -51,10 +52,10 @@ class _Step:
 
 
 class _Seat:
-    """Stands at one attention module of the model, and runs its layer on the step's pages."""
+    """Stands at one attention module of the model, and runs its `layer` on the step's pages."""
 
     def __init__(self, layer_id: int, need: AttentionNeed, step: _Step, dtype: torch.dtype) -> None:
-        self._layer = RadixAttention(
+        self.layer = RadixAttention(
             layer_id,
             num_heads=need.num_heads,
             num_kv_heads=need.num_kv_heads,
@@ -73,18 +74,31 @@ class _Seat:
         q, k, v = (x[0].transpose(0, 1).to(self._dtype) for x in (call.q, call.k, call.v))
         if self._padding:
             v = nn.functional.pad(v, (0, self._padding))
-        out = self._step.attention.run(torch.cat((q, k, v), dim=1), self._layer)
+        out = self._step.attention.run(torch.cat((q, k, v), dim=1), self.layer)
         return out[None, ..., : out.shape[-1] - self._padding].to(call.v.dtype)
 
 
 class TransformersModel:
-    """See `CausalLM`. `body` gives last hidden states; `head`, the whole model around a stand-in for it, logits."""
+    """See `CausalLM`. `body` gives last hidden states; `head`, the whole model around a stand-in for it, logits.
+
+    Attributes:
+        attention_layers: which stand in the seats of the model's own.
+    """
 
     launches_only = False  # nobody knows what its code does between its operations
 
-    def __init__(self, config: ModelConfig, placement: Placement, step: _Step, body: _Body, head: nn.Module) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        placement: Placement,
+        attention_layers: Sequence[RadixAttention],
+        step: _Step,
+        body: _Body,
+        head: nn.Module,
+    ) -> None:
         self.config = config
         self.placement = placement
+        self.attention_layers = attention_layers
         self._step = step
         self._body = body
         self._head = head
@@ -174,8 +188,9 @@ class ModelBuilder:
         for part in parts:
             delattr(part, _SEAT)
         step = _Step()
-        for layer_id, need in enumerate(needs):
-            setattr(need.module, _SEAT, _Seat(layer_id, need, step, self._placement.dtype))
+        seats = [_Seat(layer_id, need, step, self._placement.dtype) for layer_id, need in enumerate(needs)]
+        for need, seat in zip(needs, seats, strict=True):
+            setattr(need.module, _SEAT, seat)
         config = ModelConfig(
             architecture=architecture,
             vocab_size=vocab_size,
@@ -191,7 +206,8 @@ class ModelBuilder:
             rms_norm_eps=0.0,
             rope_theta=0.0,
         )
-        return TransformersModel(config, self._placement, step, self._body, self._module)
+        layers = [seat.layer for seat in seats]
+        return TransformersModel(config, self._placement, layers, step, self._body, self._module)
 
     def _look(self, context_length: int) -> tuple[AttentionNeed, ...]:
         """What each layer needs. Masks are no longer made afterwards."""

@@ -62,7 +62,14 @@ def test_env_has_no_secrets() -> None:
     """`palmette env` shows versions, threads and the cache folder, and no other environment variable."""
     answer = process("env", env={"OMP_NUM_THREADS": "1", "HF_TOKEN": "hf_secret", "PALMETTE_CACHE": "/pears"})
     assert answer.returncode == 0
-    for expected in (f"palmette:        {version('palmette')}", "OMP_NUM_THREADS=1", "cache:           /pears", "gpu:"):
+    for expected in (
+        f"palmette:          {version('palmette')}",
+        "OMP_NUM_THREADS=1",
+        "cache:             /pears",
+        "gpu:",
+        "triton:",
+        "flashinfer-python:",
+    ):
         assert expected in answer.stdout
     assert "secret" not in answer.stdout
 

@@ -15,6 +15,7 @@ from tests.tiny_models import tiny_config
 from torch import Tensor
 
 from palmette.runtime.attention import AttentionBackend, AttentionPlan, CompiledAttention, attention_backend
+from palmette.runtime.attention.flashinfer import prefers_fa3
 from palmette.runtime.attention.flashinfer_kernels import missing
 from palmette.runtime.kv_storage import KVStorage
 from palmette.runtime.layers.attention import RadixAttention
@@ -142,9 +143,9 @@ def backend_of(name: str, storage: KVStorage) -> AttentionBackend:
     return attention_backend(name, storage)
 
 
-def check(name: str, rows: list[tuple[int, int]], shape: Shape) -> None:
+def check(name: str, rows: list[tuple[int, int]], shape: Shape, *, num_pages: int | None = None) -> None:
     pages = sum(-(-sum(row) // shape.page_size) for row in rows)
-    storage = storage_of(shape, pages + 3)
+    storage = storage_of(shape, num_pages or pages + 3)
     step = step_of(rows, shape, storage)
     backend = backend_of(name, storage)
     backend.plan(step.plan)
@@ -186,13 +187,33 @@ def test_steps_of_one_kind(backend: str, rows: list[tuple[int, int]]) -> None:
     check(backend, rows, Shape())
 
 
+@pytest.mark.parametrize("shape", [Shape(heads=28, kv_heads=4), Shape(heads=24, window=500, page_size=1)], ids=str)
+def test_flash_attention_3_with_groups_of_any_size(shape: Shape) -> None:
+    """Seven and three heads of queries on one of keys, after a decode."""
+    rows = [(20, 1), (0, 1024), (300, 384)]
+    lens, contexts = (np.array(numbers, dtype=np.int32) for numbers in ([1024, 384], [1024, 684]))
+    assert prefers_fa3(lens, contexts, shape.head_dim)
+    check("flashinfer", rows, shape)
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "torch_native"])
+def test_pools_of_more_elements_than_32_bits_count(backend: str) -> None:
+    """Pages on both sides of 2 ** 31 elements of a layer's keys: decodes, a whole prompt, a chunk after a prefix."""
+    shape = Shape(heads=8)
+    pages = (1 << 31) // (shape.page_size * shape.kv_heads * shape.head_dim)
+    check(backend, [(700, 1), (4095, 1), (0, 1024), (2048, 64)], shape, num_pages=pages * 5 // 4)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(), Shape(window=300), Shape(heads=28, kv_heads=4), Shape(heads=64, kv_heads=2, page_size=1)],
+    ids=str,
+)
 @pytest.mark.parametrize("rows", [1, 8, 64])
-def test_a_recorded_step_serves_rows_of_any_length(backend: str, rows: int, window: int | None) -> None:
+def test_a_recorded_step_serves_rows_of_any_length(backend: str, rows: int, shape: Shape) -> None:
     """One recording, replayed after plans of other lengths; the steps follow one another without a wait."""
-    shape = Shape(window=window)
-    storage = storage_of(shape, rows * 128 + 3)
+    storage = storage_of(shape, rows * -(-2048 // shape.page_size) + 3)
     graph_backend = backend_of(backend, storage).decode_graph(rows, 2048)
     assert graph_backend is not None
     random = np.random.default_rng(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,27 @@ def test_replayed_steps_equal_launched_ones(tmp_path: Path, backend: str, length
     assert outputs(replaying, lengths, 12) == expected  # every graph is recorded by now
 
 
+@pytest.mark.parametrize("backend", ["flashinfer", "triton", "torch_native"])
+def test_padding_writes_to_no_page_of_the_pool(tmp_path: Path, backend: str) -> None:
+    """Five decodes in a recording of eight: its other rows touch the spare page alone, recorded and replayed."""
+    if backend == "flashinfer":
+        pytest.importorskip("flashinfer")
+    runner = runner_of(write_tiny_model(tmp_path, SHAPE), dtype="bfloat16", attention_backend=backend)
+    storage = runner.storage
+    for memory in (*storage.keys, *storage.values):
+        memory.fill_(torch.nan)
+    planner = StepPlanner(runner.num_pages, runner.page_size)
+    requests = [planner.request([4], most_tokens=4) for _ in range(5)]
+    for step in range(4):
+        rows = [PlannedRow(each, each.prompt if step == 0 else [FROM_SLOT]) for each in requests]
+        runner.launch(planner.plan(rows)).result()
+    theirs = torch.zeros(storage.num_pages * storage.page_size, dtype=torch.bool)
+    for request in requests:
+        theirs[request.pages[0] * storage.page_size :][:4] = True
+    for memory in (*storage.keys, *storage.values):
+        assert torch.equal(~memory[: len(theirs)].isnan().all(2).all(1).cpu(), theirs)
+
+
 @pytest.mark.parametrize("case", ["gemma3", "qwen3", "phi3"])
 def test_families_can_be_replayed(tmp_path: Path, case: str) -> None:
     """Windows, caps, and norms of heads, in float32."""
@@ -87,6 +109,33 @@ def test_steps_that_cannot_be_recorded_are_launched(
     with caplog.at_level(logging.WARNING, logger="palmette.runtime.cuda_graph"):
         assert outputs(runner, [1, 30, 2], 12) == expected
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("backend", ["flashinfer", "triton"])
+def test_two_engines_on_one_gpu_do_not_disturb_each_other(tmp_path: Path, backend: str) -> None:
+    """Each in a thread of its own: one records while the other computes, and workspaces of products are shared."""
+    if backend == "flashinfer":
+        pytest.importorskip("flashinfer")
+    folder, lengths = write_tiny_model(tmp_path, SHAPE), list(range(1, 20))
+    settings = {"dtype": "bfloat16", "attention_backend": backend}
+    expected = outputs(runner_of(folder, **settings), lengths, 12)
+    runners = [runner_of(folder, **settings) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda runner: [outputs(runner, lengths, 12) for _ in range(4)], runners))
+    assert found == [[expected] * 4] * 2
+
+
+def test_attention_in_transformers_code_is_compiled_when_the_model_is_loaded(tmp_path: Path) -> None:
+    """By FlashInfer's, which takes a minute: no request waits for it, and where it fails others take its place."""
+    pytest.importorskip("flashinfer")
+    from palmette.runtime.attention.flashinfer_kernels import kernels
+
+    folder = write_tiny_model(tmp_path, SHAPE)
+    runner = runner_of(folder, model_impl="transformers", dtype="bfloat16", attention_backend="flashinfer")
+    compiled = kernels.cache_info().misses
+    assert compiled
+    outputs(runner, [5, 300], 4)
+    assert kernels.cache_info().misses == compiled
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")

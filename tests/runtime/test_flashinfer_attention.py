@@ -20,7 +20,7 @@ from tests.runtime.test_attention import Case, cases, check, check_row_on_pages_
 from palmette.runtime import attention, kernels
 from palmette.runtime.attention import attention_backend, compiled_attention, flashinfer_kernels
 from palmette.runtime.attention.flashinfer import FlashInferAttention, prefers_fa3
-from palmette.runtime.attention.flashinfer_planner import recorded_tiles
+from palmette.runtime.attention.flashinfer_planner import Planner, recorded_tiles
 from palmette.runtime.attention.paged import spare_plan
 from palmette.runtime.attention.torch_native import TorchNativeAttention
 from palmette.runtime.errors import RequestError
@@ -108,7 +108,7 @@ def test_without_triton_torch_attends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "serve", lambda _: False)
     assert isinstance(attention_backend(None, storage), TorchNativeAttention)
     for name in ("triton", "flashinfer"):
-        with pytest.raises(RequestError, match=f"'{name}' needs Triton: pip install triton"):
+        with pytest.raises(RequestError, match=f"'{name}' needs Triton, which the log"):
             attention_backend(name, storage)
 
 
@@ -200,3 +200,37 @@ def test_a_recorded_step_plans_again_in_the_same_memory() -> None:
         plans = modules["fa2"].plans
         assert len(plans) == 3
         assert len({(plan["floats"].data_ptr(), plan["integers"].data_ptr()) for plan in plans}) == 1
+
+
+class _Event:
+    """Stands for CUDA's, and knows how often it was waited for."""
+
+    made: list[_Event]
+
+    def __init__(self) -> None:
+        self.records = self.waits = 0
+        _Event.made.append(self)
+
+    def record(self) -> None:
+        self.records += 1
+
+    def synchronize(self) -> None:
+        self.waits += 1
+
+
+def test_a_plan_is_written_where_an_older_one_was_copied_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlashInfer copies it while the host goes on: page-locked memory comes round after four, and is waited for."""
+    mark_copied, _Event.made = Planner._mark_copied, []
+    with fake_flashinfer() as modules:
+        monkeypatch.setattr(Planner, "_mark_copied", mark_copied)
+        monkeypatch.setattr(torch.cuda, "Event", _Event)
+        storage = small_storage()
+        backend = FlashInferAttention(storage)
+        layer = RadixAttention(0, num_heads=1, num_kv_heads=1, head_dim=8)
+        for _ in range(5):
+            backend.plan(spare_plan(storage, 1, decode=True))
+            backend.run(torch.zeros(1, 3, 8), layer)
+    pinned = [id(plan["pinned"]) for plan in modules["fa2"].plans]
+    assert len(set(pinned[:4])) == 4
+    assert pinned[4] == pinned[0]
+    assert [(event.records, event.waits) for event in _Event.made] == [(2, 1), (1, 0), (1, 0), (1, 0)]

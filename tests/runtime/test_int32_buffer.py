@@ -22,7 +22,7 @@ def test_it_is_a_list(start: list[int], parts: list[list[int]]) -> None:
     assert len(buffer) == len(expected)
     place = len(expected) // 2
     assert buffer.first(place).tolist() == expected[:place]
-    assert buffer.after(place) == expected[place:]
+    assert buffer.between(place, len(buffer)) == expected[place:]
     assert buffer.view.dtype == np.int32
 
 

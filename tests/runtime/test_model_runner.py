@@ -15,6 +15,7 @@ from tests.choice_trees import check_tree
 from tests.step_plans import PlannedRequest, PlannedRow, StepPlanner
 from tests.tiny_models import LLAMA3_ROPE, tiny_config, tiny_mistral_config, write_tiny_model
 
+from palmette.runtime import placing
 from palmette.runtime.attention import attention_backend
 from palmette.runtime.batch import FROM_SLOT, NOT_FINITE, StepResult
 from palmette.runtime.config import EngineConfig
@@ -357,3 +358,30 @@ def test_a_gpu_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPat
     config = ModelConfig.from_dict(tiny_config(), source="test")
     assert place(config, EngineConfig(device="cuda")).device == torch.device("cuda:1")
     assert place(config, EngineConfig(device="cuda:0")).device == torch.device("cuda:0")
+
+
+@pytest.mark.parametrize(("cuda", "advice"), [(None, "is not built for CUDA"), ("13.0", "new enough for CUDA 13.0")])
+def test_a_gpu_that_pytorch_cannot_use_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    cuda: str | None,
+    advice: str,
+) -> None:
+    """Where nothing was asked for the CPU computes, and a warning says why; a GPU that was asked for is an error."""
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(placing, "_DRIVER", tmp_path)
+    config = ModelConfig.from_dict(tiny_config(), source="test")
+    assert place(config, EngineConfig()).device == torch.device("cpu")
+    (record,) = caplog.records
+    assert advice in record.message
+    place(config, EngineConfig(device="cpu"))
+    assert len(caplog.records) == 1
+    with pytest.raises(RequestError, match=f"'cuda:1' is not there: .*{advice}"):
+        place(config, EngineConfig(device="cuda:1"))
+    monkeypatch.setattr(placing, "_DRIVER", tmp_path / "none")
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    place(config, EngineConfig())
+    assert len(caplog.records) == 1

@@ -133,6 +133,20 @@ def test_slots_are_loaded_and_counted_in_one_copy_each() -> None:
         assert torch.equal(_penalised(counts, logits, slot), _penalised(expected, logits, slot))
 
 
+@pytest.mark.parametrize("rows", [0, 6])
+def test_long_texts_are_loaded_a_bounded_number_of_tokens_at_a_time(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into rows that were there from the start or have grown, with the same counts as alone."""
+    monkeypatch.setattr("palmette.runtime.penalties._LOADED_AT_ONCE", 5)
+    texts = [[1, 2], [3, 3, 4, 5, 6, 7, 8], [9], [], [10, 11], [12, 13, 14]]
+    counts = PenaltyCounts(_V, torch.device("cpu"), rows=rows)
+    counts.load([setup(slot, _ALL, prompt=text, output=text[:1]) for slot, text in enumerate(texts)])
+    counts.check_invariants()
+    logits = random_logits(8, 1, _V)
+    for slot, text in enumerate(texts):
+        expected = _loaded(slot, _ALL, text, text[:1])
+        assert torch.equal(_penalised(counts, logits, slot), _penalised(expected, logits, slot))
+
+
 def test_only_rows_with_penalties_change() -> None:
     """In a mixed batch the other rows keep their logits bit for bit, and a failed row counts nothing that breaks."""
     counts = _loaded(2, _ALL, [1], [2])

@@ -73,3 +73,25 @@ def test_arrays_fill_what_is_given_from_its_beginning_on() -> None:
     assert [view.tolist() for view in views] == [array.tolist() for array in arrays]
     assert out.tolist() == [1, 2, 3, -1, 4, 5, 6, 7, 8, -1, -1, -1, -1, -1]
     assert all(view.untyped_storage().data_ptr() == out.untyped_storage().data_ptr() for view in views)
+
+
+def test_memory_is_written_once_its_last_copy_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is longer than it, for which it is replaced: the copy was still reading."""
+    empty, at_waits = torch.empty, []
+
+    class _Event:
+        """Stands for CUDA's."""
+
+        def record(self) -> None:
+            """Nothing is copied in the meantime."""
+
+        def synchronize(self) -> None:
+            at_waits.append(int(buffer._words[0]))
+
+    monkeypatch.setattr(torch, "empty", lambda size, dtype, pin_memory: empty(size, dtype=dtype))
+    monkeypatch.setattr(torch.cuda, "Event", _Event)
+    buffer, out = pinned_staging._Buffer(4), torch.zeros(64, dtype=torch.int32)
+    for number, words in ((1, 4), (2, 4), (3, 40), (4, 4)):
+        buffer.send([ints([number] * words)], [0], words, out)
+        assert out[:words].tolist() == [number] * words
+    assert at_waits == [1, 2, 3]

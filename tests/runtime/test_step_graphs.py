@@ -99,6 +99,24 @@ def test_sizes_are_recorded_once_and_decodes_whole(model: CausalLM) -> None:
     assert recorder.begun == 1 + model.config.num_layers + 1
 
 
+@pytest.mark.parametrize("decodes", [True, False])
+def test_padding_writes_to_no_page_of_the_pool(model: CausalLM, decodes: bool) -> None:
+    """Rows that fill a recorded step up, recorded and replayed, touch the spare page alone: others' pages stay."""
+    runner = runner_of(model, TapeRecorder(), decodes=decodes)
+    planner = StepPlanner(runner.num_pages, runner.page_size)
+    requests = [planner.request([4], most_tokens=4) for _ in range(5)]  # padded to 8
+    for step in range(4):
+        rows = [PlannedRow(each, each.prompt if step == 0 else [FROM_SLOT]) for each in requests]
+        runner.launch(planner.plan(rows)).result()
+    storage = runner.storage
+    theirs = torch.zeros(storage.num_pages * storage.page_size, dtype=torch.bool)
+    for request in requests:
+        theirs[request.pages[0] * storage.page_size :][:4] = True
+    for memory in (*storage.keys, *storage.values):
+        written = ~memory[: len(theirs)].isnan().all(2).all(1)
+        assert torch.equal(written, theirs)
+
+
 def test_the_largest_decodes_are_made_room_for_first(model: CausalLM) -> None:
     """Backends share memory between sizes where the largest comes first; no context is longer than the pool."""
     runner = runner_of(model, TapeRecorder())

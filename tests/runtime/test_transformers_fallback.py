@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,12 @@ from tests.fallback_models import MODELS, REFUSED, WINDOW, write_config, write_f
 from tests.tiny_models import tiny_config, tiny_mistral_config, write_tiny_model
 from tests.wire import complete
 
-from palmette.runtime import launch
+from palmette.runtime import launch, model_runner
+from palmette.runtime.attention import AttentionBackend, attention_backend
+from palmette.runtime.config import EngineConfig
 from palmette.runtime.errors import ModelLoadError
+from palmette.runtime.kv_storage import KVStorage
+from palmette.runtime.layers.attention import RadixAttention
 from palmette.runtime.layers.placement import Placement
 from palmette.runtime.models.transformers_probe import UnsuitableModelError, visible_window
 from palmette.runtime.sampling_params import SamplingParams
@@ -286,3 +291,19 @@ def test_windows_are_measured_on_masks() -> None:
     ):
         with pytest.raises(UnsuitableModelError, match="neither causal nor a sliding window"):
             visible_window(other, 64, cpu)
+
+
+def test_a_backend_is_told_of_the_models_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels are compiled when the model is loaded, or replaced where they cannot be: not at the first request."""
+    told: list[RadixAttention] = []
+
+    def compiled(name: str | None, storage: KVStorage, layers: Sequence[RadixAttention]) -> AttentionBackend:
+        told.extend(layers)
+        return attention_backend(name, storage)
+
+    monkeypatch.setattr(model_runner, "compiled_attention", compiled)
+    folder = write_fallback_model(tmp_path, "gemma2")
+    runner = model_runner.ModelRunner.load(folder, EngineConfig(max_total_tokens=64, mask_rows=1, device="cpu"))
+    assert [layer.layer_id for layer in told] == list(range(runner.config.num_layers))
+    assert {layer.head_dim for layer in told} == {runner.config.head_dim}
+    assert [layer.sliding_window for layer in told] == [WINDOW, None, WINDOW]

@@ -1,7 +1,8 @@
-"""A GPU without Triton: torch's operators take the place of the kernels, and a warning says so, once."""
+"""A GPU where Triton is not or cannot compile: torch's operators take its place, and a warning says so, once."""
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Iterator
 
@@ -18,9 +19,9 @@ _GPU = torch.device("cuda:0")
 @pytest.fixture(autouse=True)
 def _no_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    kernels._is_installed.cache_clear()
+    kernels._can_compile.cache_clear()
     yield
-    kernels._is_installed.cache_clear()
+    kernels._can_compile.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -37,3 +38,24 @@ def test_a_cpu_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """It has kernels of its own."""
     assert not kernels.serve(torch.device("cpu"))
     assert not caplog.records
+
+
+class _BrokenDriver:
+    """Stands for Triton's, which compiles a piece of C when it is first asked for."""
+
+    @property
+    def active(self) -> object:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify one")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is there on Linux alone")
+def test_without_a_c_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """As in a slim container: Triton is there, and would fail at its first launch."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("palmette.runtime.kernels.triton_driver.driver", _BrokenDriver())
+    assert not kernels.serve(_GPU)
+    assert operators_for(Placement(dtype=torch.bfloat16, device=_GPU)) is TORCH
+    (record,) = caplog.records
+    assert "apt-get install gcc" in record.message
+    assert record.message.endswith("(Failed to find C compiler.)")

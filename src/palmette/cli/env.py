@@ -13,7 +13,19 @@ import typer
 
 from .errors import DebugOption, reports_errors
 
-PACKAGES = ("palmette", "torch", "transformers", "tokenizers", "safetensors", "gguf", "numpy", "numba", "msgspec")
+PACKAGES = (
+    "palmette",
+    "torch",
+    "triton",
+    "flashinfer-python",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "gguf",
+    "numpy",
+    "numba",
+    "msgspec",
+)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -21,7 +33,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 def env(debug: DebugOption = False) -> None:
     """Print versions, the device, threads and the cache folder. No secrets: paste it into a bug report."""
     for name, value in _facts():
-        typer.echo(f"{name + ':':<17}{value}")
+        typer.echo(f"{name + ':':<19}{value}")
 
 
 def _facts() -> list[tuple[str, str]]:

@@ -11,9 +11,8 @@ _PEAKS = {
     "slots": "*i32",
     "slot_table": "*i32",
     "peaks": "*fp32",
-    "thresholds": "*i32",
+    "thresholds": "*i64",
     "chunks": "i32",
-    "count": "i32",
 }
 _CHUNKS = _SCORES | {"peaks": "*fp32", "places": "*i32", "a_chunk": "i32", "chunks": "i32"}
 _SUMS = _SCORES | _PEAKS | {"sums": "*i64", "a_chunk": "i32"}
@@ -24,7 +23,18 @@ _TOKENS = _SCORES | _PEAKS | {
     "token_ids": "*i32",
     "last_tokens": "*i64",
 }  # fmt: skip
-_RANKED = _SCORES | _PEAKS | {"ranked": "*i32", "scratch": "*i32", "number": "i32"}
+_RANKED = (
+    _SCORES
+    | _PEAKS
+    | {
+        "ranked": "*i32",
+        "counts": "*i32",
+        "shared": "*i64",
+        "candidates": "*i64",
+        "share": "i32",
+        "shares": "i32",
+    }
+)
 
 
 def _row(width: int, valid: int, *, shaped: bool = False, masked: bool = False) -> dict[str, Any]:
@@ -42,20 +52,25 @@ def _three(dtype: str, row: dict[str, Any]) -> list[tuple[Any, str, dict[str, st
     ]
 
 
-def _thresholds(dtype: str, row: dict[str, Any]) -> tuple[Any, str, dict[str, str], dict[str, Any]]:
-    """The kernel that ranks; it takes seconds to compile."""
-    launch = row | {"BLOCK": 2048, "CHUNKS": 32, "num_warps": 8}
-    return (sampling_rank, "_row_thresholds", {"logits": f"*{dtype}"} | _RANKED, launch)
+def _thresholds(dtype: str, row: dict[str, Any]) -> list[tuple[Any, str, dict[str, str], dict[str, Any]]]:
+    """The kernels that rank."""
+    arguments = {"logits": f"*{dtype}"} | _RANKED
+    launch = row | {"BLOCK": 2048, "CHUNKS": 32, "BINS": 2048, "num_warps": 8}
+    return [
+        (sampling_rank, "_count", arguments, launch),
+        (sampling_rank, "_gather", arguments, launch | {"CANDIDATES": 2048}),
+        (sampling_rank, "_cut", arguments, launch | {"CANDIDATES": 2048}),
+    ]
 
 
 _GREEDY = {"thresholds": None, "sums": None, "RANKED": False, "BLOCK": 4096, "CHUNKS": 32}
 
 SIGNATURES: list[tuple[Any, str, dict[str, str], dict[str, Any]]] = [
     *_three("bf16", _row(128256, 128000)),
-    _thresholds("bf16", _row(128256, 128000)),
+    *_thresholds("bf16", _row(128256, 128000)),
     *_three("bf16", _row(49152, 49152, masked=True)),
     *_three("fp32", _row(151936, 151669, shaped=True, masked=True)),
-    _thresholds("fp32", _row(151936, 151669, shaped=True, masked=True)),
+    *_thresholds("fp32", _row(151936, 151669, shaped=True, masked=True)),
     *_three("fp16", _row(50257, 50257, shaped=True)),
     (
         sampling,

@@ -58,8 +58,10 @@ _ALONE = (
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "BLOCK", 64)
     monkeypatch.setattr(sampling, "_PROGRAMS", 6)
-    monkeypatch.setattr(sampling_rank, "_CANDIDATES", 64)
-    monkeypatch.setattr(sampling_rank, "_PROGRAMS", 2)
+    monkeypatch.setattr(sampling_rank, "_BINS", 64)
+    monkeypatch.setattr(sampling_rank, "_CANDIDATES", 32)
+    monkeypatch.setattr(sampling_rank, "_BLOCK", 64)
+    monkeypatch.setattr(sampling_rank, "_PROGRAMS", 6)
     monkeypatch.setattr(kernel_chooser, "LOGITS_AT_ONCE", 400)  # a few rows are shaped at a time
 
 
