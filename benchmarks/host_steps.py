@@ -38,9 +38,11 @@ from palmette.runtime.reports import report
 from palmette.runtime.request import Request
 from palmette.runtime.sampling_params import SamplingParams
 
-SCHEMA = '{"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 2000}'
+SCHEMA = '{"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 200}'
 PROMPT = 512
 SETTLING_STEPS = 8
+ENOUGH_TOKENS = 8192
+"""No request ends, or comes near its end, while it is measured."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> list[Figures]:
 
 def measure(case: str, folder: Path, batch: int, steps: int, repeats: int) -> Figures:
     """Decode so many requests at once for `repeats` times so many steps."""
-    tokens = SETTLING_STEPS + (repeats + 1) * steps + PROMPT
-    pool = 2 * batch * (PROMPT + tokens)
+    if SETTLING_STEPS + repeats * steps > ENOUGH_TOKENS // 4:
+        raise SystemExit(f"--repeats times --steps may be {ENOUGH_TOKENS // 4 - SETTLING_STEPS} at most")
+    pool = batch * (PROMPT + ENOUGH_TOKENS)
     config = EngineConfig(
         model=str(folder), max_running_requests=batch, chunk_size=batch * PROMPT, max_total_tokens=pool
     )
@@ -136,7 +139,7 @@ def measure(case: str, folder: Path, batch: int, steps: int, repeats: int) -> Fi
     clock = _Clock()
     _time(loaded, clock)
     try:
-        _submit(loaded, case, batch, tokens)
+        _submit(loaded, case, batch)
         settle_heap()
         while loaded.scheduler.stats().running < batch:
             _step(loaded, clock)
@@ -159,7 +162,7 @@ def _time(loaded: LoadedEngine, clock: _Clock) -> None:
     scheduler._runner = _TimedRunner(scheduler._runner, clock)  # type: ignore[arg-type]  # the fake model's
 
 
-def _submit(loaded: LoadedEngine, case: str, batch: int, tokens: int) -> None:
+def _submit(loaded: LoadedEngine, case: str, batch: int) -> None:
     rng = np.random.default_rng(0)
     grammar = Grammar.json_schema(SCHEMA) if case == "json" else None
     for index in range(batch):
@@ -167,7 +170,7 @@ def _submit(loaded: LoadedEngine, case: str, batch: int, tokens: int) -> None:
             Request(
                 id=str(index),
                 prompt_ids=rng.integers(len(fake_model.SPECIAL_TOKENS), loaded.model_info.vocab_size, PROMPT, np.int32),
-                params=SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=grammar is None),
+                params=SamplingParams(temperature=0, max_tokens=ENOUGH_TOKENS, ignore_eos=grammar is None),
                 grammar=grammar,
                 end_ids=frozenset(loaded.tokenizer.end_ids),
                 text=UnreadText(),

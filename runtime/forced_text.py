@@ -83,11 +83,13 @@ class ForcedText:
     def __call__(self, request: Request) -> Sequence[int]:
         """The token ids forced after the request's output, in order; often none."""
         matcher = request.matcher
-        if matcher is None or matcher.finished:
+        if matcher is None:
             return ()
         known = self._known_of(matcher.grammar)
         forced = known.forced.get(matcher.state)
         if forced is None:
+            if matcher.finished:
+                return ()
             forced = known.forced[matcher.state] = self._forced(matcher)
             self._kept_bytes += _ENTRY_BYTES + len(forced.text)
         if not forced.text:

@@ -104,11 +104,18 @@ class CudaStepRecorder:
     def _give_up(self, graph: torch.cuda.CUDAGraph) -> None:
         """Record no more: the driver had ended the recording, and torch, which does not expect it, keeps it begun.
 
-        Its allocators go on to ask the graph what is recorded, so that it must live on; the GPU's is told the end.
+        Its allocators go on to ask the graph what is recorded, so that it must live on; the GPU's is told the end. The
+        GPU's random generator learns it from the next recording that ends well.
         """
         self._broken = graph
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(self._stream.device_index, self._pool)
+            number = torch.empty(1, device=self._device)
+            with torch.cuda.stream(torch.cuda.Stream(self._device)):  # type: ignore[no-untyped-call]  # see above
+                other = torch.cuda.CUDAGraph()
+                other.capture_begin(capture_error_mode="thread_local")
+                number.zero_()
+                other.capture_end()
 
     def _abandon(self) -> None:
         """Bring the stream out of a recording that failed. What could not be recorded is told by the first error."""

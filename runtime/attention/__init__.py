@@ -130,7 +130,9 @@ def _triton_attention(storage: KVStorage) -> AttentionBackend:
 
 def _check_triton(name: str, storage: KVStorage) -> None:
     if storage.device.type == "cuda" and not kernels.serve(storage.device):
-        raise RequestError(f"attention_backend={name!r} needs Triton, which the log says more about; or leave it out")
+        raise RequestError(
+            f"attention_backend={name!r} needs Triton, which cannot be used here, as the log says: leave it out"
+        )
 
 
 def _cpu_attention(name: str | None, storage: KVStorage) -> AttentionBackend:

@@ -14,6 +14,8 @@ from tests.step_plans import PlannedRow, StepPlanner
 from tests.tiny_families import write_family
 from tests.tiny_models import tiny_config, write_tiny_model
 
+from palmette.runtime import kernels
+from palmette.runtime.attention import flashinfer_kernels
 from palmette.runtime.batch import FROM_SLOT
 from palmette.runtime.config import EngineConfig
 from palmette.runtime.model_runner import ModelRunner
@@ -128,14 +130,23 @@ def test_two_engines_on_one_gpu_do_not_disturb_each_other(tmp_path: Path, backen
 def test_attention_in_transformers_code_is_compiled_when_the_model_is_loaded(tmp_path: Path) -> None:
     """By FlashInfer's, which takes a minute: no request waits for it, and where it fails others take its place."""
     pytest.importorskip("flashinfer")
-    from palmette.runtime.attention.flashinfer_kernels import kernels
-
     folder = write_tiny_model(tmp_path, SHAPE)
     runner = runner_of(folder, model_impl="transformers", dtype="bfloat16", attention_backend="flashinfer")
-    compiled = kernels.cache_info().misses
+    compiled = flashinfer_kernels.kernels.cache_info().misses
     assert compiled
     outputs(runner, [5, 300], 4)
-    assert kernels.cache_info().misses == compiled
+    assert flashinfer_kernels.kernels.cache_info().misses == compiled
+
+
+def test_without_triton_torch_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where no C compiler is: every operator, attention and the choice of tokens, launched and recorded."""
+    folder, lengths = write_tiny_model(tmp_path, SHAPE), [1, 30, 2]
+    expected = outputs(runner_of(folder, dtype="float32"), lengths, 12)
+    monkeypatch.setattr(kernels, "_can_compile", lambda: False)
+    for cuda_graphs in (False, True):
+        runner = runner_of(folder, dtype="float32", cuda_graphs=cuda_graphs)
+        assert type(runner._attention).__name__ == "TorchNativeAttention"
+        assert outputs(runner, lengths, 12) == expected
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def test_all_that_comes_after_the_pool_was_counted(
     print(f"\n{backend}: torch took {by_torch >> 20} MiB, the GPU {by_driver >> 20} MiB, of {reserves}")
     kept = sum(reserves.values())
     assert by_torch <= kept - reserves["the driver's kernels and graphs"]
-    assert by_driver <= kept
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # else the GPU's own count is that of other tests as well
+        assert by_driver <= kept
 
 
 def steps_of(runner: ModelRunner, requests: int = _REQUESTS, chunk: int = _CHUNK) -> Iterator[StepPlan]:

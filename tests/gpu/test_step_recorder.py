@@ -86,6 +86,7 @@ def test_an_error_in_a_recording_leaves_the_device_as_it_was() -> None:
     with pytest.raises(RuntimeError):
         record_waiting()
     assert not torch.cuda.is_current_stream_capturing()
+    assert torch.randn(10, device=device).std().item() > 0  # random numbers are the whole process's
     torch.cuda.empty_cache()
     assert torch.full((1000,), 2.0, device=device).sum().item() == 2000
     with pytest.raises(EngineError, match="broken off"):

@@ -108,7 +108,7 @@ def test_without_triton_torch_attends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "serve", lambda _: False)
     assert isinstance(attention_backend(None, storage), TorchNativeAttention)
     for name in ("triton", "flashinfer"):
-        with pytest.raises(RequestError, match=f"'{name}' needs Triton, which the log"):
+        with pytest.raises(RequestError, match=f"'{name}' needs Triton, which cannot be used here"):
             attention_backend(name, storage)
 
 

@@ -80,3 +80,23 @@ def test_slots_are_used_again() -> None:
     again.move_to("running")
     running.add(again)
     assert again.slot == slot
+
+
+def test_a_decode_takes_a_page_where_it_begins_one() -> None:
+    """Pages are counted for every row, though only the first token of a page, or several tokens, can lack one."""
+    memory = KVMemory(8, 4)
+    running = RunningBatch(memory, 1)
+    request = make_request("a", [3, 4, 5])
+    memory.attach(request, memory.match(request))
+    request.move_to("running")
+    running.add(request)
+    held = []
+    for tokens in ([6], [7], [8, 9, 10, 11, 12], [13], [14], [15]):
+        planned = running.rows(100)
+        assert planned is not None
+        request.num_computed = planned[0].stop
+        for token in tokens:
+            request.append(token)
+        held.append(len(request.page_table.pages))
+        assert request.num_computed <= 4 * held[-1]
+    assert held == [1, 1, 2, 3, 3, 3]

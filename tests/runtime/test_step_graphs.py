@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.choice_trees import check_tree
 from tests.step_plans import PlannedRow, StepPlanner
 from tests.step_tape import TapedAttention, TapeRecorder
 from tests.tiny_models import tiny_config, write_tiny_model
@@ -163,6 +165,29 @@ def test_a_size_that_cannot_be_recorded_is_launched(
     (record,) = caplog.records
     assert "could not be recorded as a CUDA graph" in record.message
     assert "no memory for the recording" in record.message
+
+
+def test_a_tree_is_scored_by_recorded_steps(model: CausalLM, caplog: pytest.LogCaptureFixture) -> None:
+    """Its limbs read what other rows of the step write, while the step is recorded and when it is replayed."""
+    recorder = TapeRecorder()
+    runner = runner_of(model, recorder)
+    check_tree(runner, atol=1e-6)
+    begun = recorder.begun
+    check_tree(runner, atol=1e-6)
+    assert recorder.begun == begun > 0
+    assert not caplog.records
+
+
+def test_a_step_of_more_rows_than_slots_is_no_decode_step(model: CausalLM) -> None:
+    """Limbs of one token share a slot. Where none of them is scored any more, the step is like one of decodes."""
+    planner, results = StepPlanner(128, 8), []
+    plan = planner.plan([PlannedRow(planner.request([3], most_tokens=1), [3 + i], sample=False) for i in range(40)])
+    plan = replace(plan, slots=np.zeros_like(plan.slots), setups=())
+    for recorder in (None, TapeRecorder()):
+        runner = runner_of(model, recorder)
+        results.append(runner.launch(plan).result())
+        assert recorder is None or recorder.begun > 1, "in pieces"
+    assert not any(len(result.token_ids) for result in results)
 
 
 @given(st.integers(1, MOST_TOKENS))
