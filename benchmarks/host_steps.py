@@ -42,7 +42,7 @@ SCHEMA = '{"type": "array", "items": {"type": "string", "maxLength": 12}, "minIt
 PROMPT = 512
 SETTLING_STEPS = 8
 ENOUGH_TOKENS = 8192
-"""No request ends, or comes near its end, while it is measured."""
+"""No request ends, or comes near its end, while it is measured: a step may force tokens beside the one it samples."""
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ class SimulatedEngine:
             num_pages=pool_tokens // sizes.page_size,
             page_size=sizes.page_size,
             context_length=CONTEXT_LENGTH,
-            device_type="cuda",
+            sizes=sizes,
             clock=self.time,
         )
         self._messages: list[ToScheduler] = []

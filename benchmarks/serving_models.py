@@ -77,7 +77,7 @@ def _scheduler(runner: ModelRunner, tokenizer: Tokenizer | None, config: EngineC
         num_pages=runner.num_pages,
         page_size=runner.page_size,
         context_length=context_length(runner, config),
-        device_type=runner.device.type,
+        sizes=runner.sizes(config),
         vocab_size=runner.config.vocab_size,
     )
 

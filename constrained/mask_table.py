@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -138,8 +139,14 @@ class MaskTable:
             del self._row_of_bits[content]
         self._content[row] = None
 
-    def check_invariants(self) -> None:
-        """Raise AssertionError unless every row is in exactly one condition and the indexes agree with the rows."""
+    def check_invariants(self, held: Iterable[int] | None = None) -> None:
+        """Raise AssertionError unless every row is in exactly one condition and the indexes agree with the rows.
+
+        Args:
+            held: the row of each reference that was not released; None where nobody knows.
+        """
+        if held is not None:
+            assert Counter(held) == Counter(dict(enumerate(self._references))), self._references
         referenced = {row for row, count in enumerate(self._references) if count}
         groups = [set(self._free), set(self._cached), referenced]
         assert sum(len(group) for group in groups) == self.rows, groups

@@ -40,6 +40,10 @@ _SIZES = {
     "cpu": Sizes(page_size=1, max_running_requests=256, chunk_size=2048, mem_fraction=0.25),
     "cuda": Sizes(page_size=16, max_running_requests=1024, chunk_size=8192, mem_fraction=0.85),
 }
+_SMALL_GPU = Sizes(page_size=16, max_running_requests=256, chunk_size=2048, mem_fraction=0.85)
+_SMALL_GPU_BYTES = 40 << 30
+"""A GPU of less is small: 1024 requests in steps of 8192 tokens may need 4 to 5.5 GiB beside weights and KV pool;
+256 in steps of 2048, half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +69,10 @@ class EngineConfig:
             pool, and by whoever else was there before, other engines and processes as well; on a CPU, the part of its
             free memory that the pool may take. None is 0.85 and 0.25.
         page_size: tokens a page; None is 16 on a GPU and 1 on a CPU.
-        max_running_requests: most requests in the running batch; None is 1024 on a GPU and 256 on a CPU.
-        chunk_size: most tokens computed in one step: longer prompts are computed in chunks. None is 8192 on a GPU and
-            2048 on a CPU.
+        max_running_requests: most requests in the running batch; None is 1024 on a GPU, 256 on one of less
+            than 40 GiB and on a CPU.
+        chunk_size: most tokens computed in one step: longer prompts are computed in chunks. None is 8192 on a GPU,
+            2048 on one of less than 40 GiB and on a CPU.
         policy: order of the waiting queue: "fcfs" first come, first served; "lpm" longest cached prefix first;
             "dfs-weight" through the radix cache, subtrees that most wait for first; "least-work" programs first that
             have least left to compute; "random".
@@ -160,9 +165,15 @@ class EngineConfig:
             if value is not None and (not isinstance(value, str) or not value):
                 raise RequestError(f"{name} must be a string or None, not {value!r}")
 
-    def sizes_for(self, device_type: str) -> Sizes:
-        """The sizes that depend on the device: what was set, or the default of "cuda" or "cpu"."""
+    def sizes_for(self, device_type: str, device_bytes: int | None = None) -> Sizes:
+        """The sizes that depend on the device: what was set, or the default of "cuda" or "cpu".
+
+        Args:
+            device_bytes: a GPU's whole memory; None is enough.
+        """
         usual = _SIZES[device_type]
+        if device_type == "cuda" and device_bytes is not None and device_bytes < _SMALL_GPU_BYTES:
+            usual = _SMALL_GPU
         return Sizes(
             page_size=self.page_size or usual.page_size,
             max_running_requests=self.max_running_requests or usual.max_running_requests,

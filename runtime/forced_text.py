@@ -88,8 +88,6 @@ class ForcedText:
         known = self._known_of(matcher.grammar)
         forced = known.forced.get(matcher.state)
         if forced is None:
-            if matcher.finished:
-                return ()
             forced = known.forced[matcher.state] = self._forced(matcher)
             self._kept_bytes += _ENTRY_BYTES + len(forced.text)
         if not forced.text:

@@ -79,7 +79,7 @@ class Generation:
 
     def _take(self, request: Request, token_id: int, *, is_forced: bool = False) -> str | None:
         """Append a token and end the output where it ends; None where an ending would no longer fit."""
-        matcher, output = request.matcher, request.text
+        matcher = request.matcher
         if self._is_end(request, token_id):
             request.append(token_id)
             return self._finish(request, "stop", token_id)
@@ -89,8 +89,8 @@ class Generation:
             if not accept_within_budget(request, token_id, is_forced=is_forced):
                 return None
         request.append(token_id)
-        text = output.push(token_id, may_stop=may_stop)
-        if output.matched is not None:
+        text = request.text.push(token_id, may_stop=may_stop)
+        if request.text.matched is not None:
             return text + self._finish(request, "stop")
         if matcher is not None and matcher.finished:
             return text + self._finish(request, "grammar")

@@ -16,7 +16,7 @@ from palmette.constrained.compiler import warm_up
 from palmette.constrained.limits import DEFAULT_LIMITS
 
 from .batch import Runner
-from .config import EngineConfig
+from .config import EngineConfig, Sizes
 from .engine import Engine
 from .errors import ModelLoadError, RequestError
 from .forced_text import ForcedText
@@ -121,13 +121,13 @@ class SizedRunner(Runner, Protocol):
     def config(self) -> ModelSizes: ...
 
     @property
-    def device_type(self) -> str: ...
-
-    @property
     def num_pages(self) -> int: ...
 
     @property
     def page_size(self) -> int: ...
+
+    def sizes(self, settings: EngineConfig) -> Sizes:
+        """Those of the device that it is on."""
 
 
 def build_scheduler(runner: SizedRunner, tokenizer: Tokenizer, config: EngineConfig) -> Scheduler:
@@ -139,7 +139,7 @@ def build_scheduler(runner: SizedRunner, tokenizer: Tokenizer, config: EngineCon
         num_pages=runner.num_pages,
         page_size=runner.page_size,
         context_length=context_length(runner, config),
-        device_type=runner.device_type,
+        sizes=runner.sizes(config),
         vocab_size=min(runner.config.vocab_size, len(tokenizer.token_bytes)),  # more logits than tokens are common
         mask_table=MaskTable(config.mask_rows, vocabulary),
         grammar_queue=grammar_queue(vocabulary, config),

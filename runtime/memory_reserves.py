@@ -24,8 +24,9 @@ _CUBLAS_BYTES = 64 << 20
 _RANK_BYTES = 1 << 16
 """Of a row with top-k or top-p: the bins of its scores, the candidates for the cut, and what every row has beside."""
 
-SCORED_LOGITS = 4 * LOGITS_AT_ONCE
-"""Most that the model runner has at once where it scores."""
+PARTS_A_PRODUCT = 4
+"""So many times more logits are made at once than are scored at once: each product reads all weights of the vocabulary,
+1 GB of an 8B model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def _choice_bytes(model: CausalLM, sizes: Sizes) -> int:
     copies = 1 if config.logit_softcap is None and config.logit_divisor == 1 else 3
     a_logit = copies * model.placement.dtype.itemsize
     sampled = rows * (config.vocab_size * (a_logit + 4) + _RANK_BYTES)
-    scored = min(tokens * config.vocab_size, max(SCORED_LOGITS, config.vocab_size)) * a_logit
+    scored = min(tokens * config.vocab_size, max(PARTS_A_PRODUCT * LOGITS_AT_ONCE, config.vocab_size)) * a_logit
     return max(sampled, scored) + work_bytes(tokens * config.vocab_size)
 
 

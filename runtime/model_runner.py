@@ -21,23 +21,19 @@ from .kv_storage import KVStorage
 from .layers.operators import operators_for
 from .layers.placement import Collective, Placement
 from .mask_table import MaskTable
+from .memory_reserves import PARTS_A_PRODUCT
 from .models import CausalLM, ModelConfig
 from .penalties import PenaltyCounts
 from .pinned_staging import PinnedStaging
-from .placing import current_device, place
+from .placing import current_device, place, sizes_on
 from .pool_sizing import sized_storage
 from .runner_step import DeviceTimer, RunnerStep, Scores
 from .sampler import Sampler
 from .step_inputs import InputUpload
 from .step_recorder import CudaStepRecorder, StepRecorder
 from .token_choice import likeliest
+from .token_chooser import LOGITS_AT_ONCE
 from .weights import open_checkpoint
-
-_SCORED_LOGITS = 1 << 23
-"""Logits scored at once (32 MB in float32)."""
-
-_PARTS_A_PRODUCT = 4
-"""So many times more are made at once: each product reads all weights of the vocabulary, 1 GB of an 8B model."""
 
 
 class ModelRunner:
@@ -112,7 +108,7 @@ class ModelRunner:
     def _of_model(cls, model: CausalLM, settings: EngineConfig, valid_vocab: int | None) -> ModelRunner:
         """Give a loaded model all that it needs to run."""
         placement, config = model.placement, model.config
-        sizes = settings.sizes_for(placement.device.type)
+        sizes = sizes_on(placement.device, settings)
         on_one_gpu = placement.device.type == "cuda" and placement.world == 1
         recorded = settings.cuda_graphs and on_one_gpu and model.launches_only
         sampler = _sampler(config, placement, settings, sizes, valid_vocab)  # it takes memory, the pool what is left
@@ -138,6 +134,10 @@ class ModelRunner:
     @property
     def page_size(self) -> int:
         return self.storage.page_size
+
+    def sizes(self, settings: EngineConfig) -> Sizes:
+        """What `settings` give on the runner's device."""
+        return sizes_on(self.device, settings)
 
     def launch(self, plan: StepPlan) -> RunnerStep:
         """Begin the forward pass of a step."""
@@ -188,8 +188,8 @@ class ModelRunner:
 
     def _logits_in_parts(self, hidden: _Hidden, tokens: Int32Array) -> Iterator[tuple[int, Tensor]]:
         """Logits [n, vocab_size] float32 of some of these tokens after the others, and the index of the first."""
-        a_part = max(1, _SCORED_LOGITS // self.config.vocab_size)
-        a_product = _PARTS_A_PRODUCT * a_part
+        a_part = max(1, LOGITS_AT_ONCE // self.config.vocab_size)
+        a_product = PARTS_A_PRODUCT * a_part
         for start in range(0, len(tokens), a_product):
             logits = self.model.logits(self._states(hidden, tokens[start : start + a_product]))
             for first in range(0, len(logits), a_part):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from .config import EngineConfig
+from .config import EngineConfig, Sizes
 from .errors import ModelLoadError, RequestError
 from .layers.placement import Alone, Collective, Placement
 from .models import ModelConfig
@@ -81,6 +81,12 @@ def _why_no_gpu() -> str:
         f"this PyTorch, {torch.__version__}, found no CUDA device: look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and at "
         f"whether the driver is new enough for CUDA {torch.version.cuda}"
     )
+
+
+def sizes_on(device: torch.device, settings: EngineConfig) -> Sizes:
+    """The sizes that `settings` give on a device."""
+    total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    return settings.sizes_for(device.type, total)
 
 
 def current_device(device: torch.device) -> AbstractContextManager[object]:

@@ -286,7 +286,7 @@ class Request:
         in_prompt = range(self.score_from + len(self.score_logprobs), self._prompt_length)
         if in_prompt or self.params.logprobs is None:
             return in_prompt
-        return range(self._prompt_length + len(self.logprobs), len(self._tokens))
+        return range(self._prompt_length + len(self.logprobs), self.end)
 
     def scored_by(self, start: int, stop: int) -> range:
         """Which of `unscored` the tokens from `start` to `stop` tell."""

@@ -115,4 +115,5 @@ class RunningBatch:
         assert sorted(used + self._free_slots) == list(range(self._max_slots))
         assert all(request.status == "running" for request in self._requests)
         assert all(request.remaining > 0 for request in self._requests)
+        assert all(request.end == len(request.token_ids) for request in self._requests)
         assert self._requests == sorted(self._requests, key=turn)

@@ -17,7 +17,7 @@ from palmette.constrained.errors import GrammarLimitError, PalmetteError
 from .admission import OutputEstimate
 from .batch import NOTHING_ALLOWED, UNCONSTRAINED, Runner, StepHandle, StepResult
 from .clock import Clock, MonotonicClock
-from .config import EngineConfig
+from .config import EngineConfig, Sizes
 from .constraint import MaskRows
 from .counts import SchedulerCounts
 from .errors import EngineError, RequestError, RequestTimeoutError
@@ -75,7 +75,7 @@ class Scheduler:
     Args:
         runner: executes plans.
         config: limits, policy and seed.
-        device_type: "cpu" or "cuda": whose sizes hold where `config` says none.
+        sizes: of the device that `runner` is on, as `config` gives them; None for a CPU's.
         num_pages, page_size: of the runner's KV storage.
         context_length: most tokens of prompt and output.
         vocab_size: how many tokens may be sampled, to refuse options that name another one; None does not check.
@@ -91,7 +91,7 @@ class Scheduler:
         num_pages: int,
         page_size: int,
         context_length: int,
-        device_type: str = "cpu",
+        sizes: Sizes | None = None,
         vocab_size: int | None = None,
         mask_table: MaskTable | None = None,
         grammar_queue: GrammarQueue | None = None,
@@ -99,7 +99,7 @@ class Scheduler:
         forced_text: ForcedText | None = None,
     ) -> None:
         self._runner = runner
-        sizes = config.sizes_for(device_type)
+        sizes = sizes or config.sizes_for("cpu")
         self._chunk_size = sizes.chunk_size
         self._context_length = context_length
         self._vocab_size = vocab_size
@@ -333,8 +333,7 @@ class Scheduler:
             self._memory.kept.measured(sum(row.count for row in step.rows), result.device_s)
         sampled = scored = 0
         for row in step.rows:
-            if row.mask_row != UNCONSTRAINED:
-                self._masks.release(row.mask_row)
+            self._masks.release(row.mask_row)
             if not row.dropped:
                 self._finish_row(row, result, sampled, scored)
             sampled += row.is_sampled
@@ -470,7 +469,7 @@ class Scheduler:
 
     def _take_token(self, request: Request, token_id: int, result: StepResult, index: int) -> None:
         try:
-            logprob = sampled_logprob(request, result, index) if request.asks_scores else None
+            logprob = sampled_logprob(request, result, index)
             text = self._generation.take(request, token_id, logprob)
         except Exception as error:
             self._fail(request, error)
@@ -557,7 +556,8 @@ class Scheduler:
         active += [request for request in self._requests.values() if request.status == "waiting_grammar"]
         assert {request.id for request in active} == self._requests.keys()
         if self._mask_table is not None:
-            self._mask_table.check_invariants()
+            flying = [row.mask_row for step in self._in_flight for row in step.rows]
+            self._mask_table.check_invariants(held=[row for row in flying if row != UNCONSTRAINED])
 
 
 def _is_decode(row: Row) -> bool:

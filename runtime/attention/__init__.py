@@ -131,7 +131,7 @@ def _triton_attention(storage: KVStorage) -> AttentionBackend:
 def _check_triton(name: str, storage: KVStorage) -> None:
     if storage.device.type == "cuda" and not kernels.serve(storage.device):
         raise RequestError(
-            f"attention_backend={name!r} needs Triton, which cannot be used here, as the log says: leave it out"
+            f"attention_backend={name!r} needs Triton's kernels: {kernels.problem()}; or leave attention_backend out"
         )
 
 

@@ -18,19 +18,19 @@ _log = logging.getLogger(__name__)
 
 def serve(device: torch.device) -> bool:
     """Whether the kernels are what a device is best served by: on a GPU, where Triton is there and can compile them."""
-    return device.type == "cuda" and _can_compile()
+    return device.type == "cuda" and problem() is None
 
 
 @functools.cache
-def _can_compile() -> bool:
-    problem = _problem()
-    if problem is not None:
-        _log.warning("GPUs compute by torch's own operators, slowly: %s", problem)
-    return problem is None
+def problem() -> str | None:
+    """Why a GPU's kernels cannot be compiled, and what to do, which is also logged; None where they can."""
+    found = _problem()
+    if found is not None:
+        _log.warning("GPUs compute by torch's own operators, slowly: %s", found)
+    return found
 
 
 def _problem() -> str | None:
-    """Why kernels cannot be compiled, and what to do; None where they can."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed: pip install triton"
     import torch

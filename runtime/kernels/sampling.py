@@ -91,15 +91,17 @@ def choose_tokens(
         "BLOCK": BLOCK,
     }
     scores = (logits, logits.stride(0), shaped, rows.shaped_rows, masks, rows.mask_rows)
-    memory = torch.empty((2, count, chunks), dtype=torch.int32, device=logits.device)
-    peaks, places = memory[0].view(torch.float32), memory[1]
+    # a piece of memory each, which begins at a multiple of 16 bytes: Triton compiles anew for any other address
+    peaks = torch.empty((count, chunks), dtype=torch.float32, device=logits.device)
+    places = torch.empty((count, chunks), dtype=torch.int32, device=logits.device)
     _chunk_peaks[(count * chunks,)](*scores, peaks, places, a_chunk, chunks, **flags, num_warps=4)
     parts = {"CHUNKS": triton.next_power_of_2(blocks), "RANKED": len(rows.ranked) > 0}
     sums: Tensor | None = None
     thresholds: Tensor | None = None
     if random:
         if len(rows.ranked):
-            thresholds = rank_rows(scores, rows.ranked, rows.slots, slot_table, peaks, flags)
+            ranking = flags | {"CHUNKS": parts["CHUNKS"]}
+            thresholds = rank_rows(scores, rows.ranked, rows.slots, slot_table, peaks, ranking)
         sums = torch.empty((count, blocks), dtype=torch.int64, device=logits.device)
         _block_weights[(count * chunks,)](
             *scores,

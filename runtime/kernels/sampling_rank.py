@@ -7,9 +7,9 @@ Three launches, each exact in counts and in sums of integer weights:
 2. from these the few bins where the cut may be, and the ranks of the tokens in them, written close together;
 3. a bisection over those ranks, in registers.
 
-Many programs share a row in the first two. A bin's count bounds the weight in it to within its width, under one part in
-a hundred, so few tokens are left. Where more are than a program can hold (nearly all scores are equal, or top-k keeps
-thousands and top-p cuts among them), the third walks the row until few enough remain.
+Many programs share a row in the first two. A bin's count bounds the weight in it to within its width, at most 1.4 parts
+in a hundred, so few tokens are left. Where more are than a program can hold (nearly all scores are equal, or top-k
+keeps thousands and top-p cuts among them), the third walks the row until few enough remain.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def rank_rows(
     share = triton.cdiv(blocks, max(1, min(blocks, _PROGRAMS // number)))
     shares = triton.cdiv(blocks, share)
     rows = (*scores, slots, slot_table, peaks, chunks, ranked)
-    fixed = {**flags, "BLOCK": _BLOCK, "CHUNKS": triton.next_power_of_2(chunks)}
+    fixed = {**flags, "BLOCK": _BLOCK}
     bins = {"BINS": _BINS, "num_warps": 8}
     _count[(number * shares,)](*rows, counts.view(torch.int32), shared, share, shares, **fixed, **bins)
     _gather[(number * shares,)](
@@ -96,14 +96,14 @@ def rank_rows(
 
 
 @triton.jit
-def _scale_of(top_k, top_p, WIDTH: tl.constexpr, BINS: tl.constexpr):
+def _scale_of(top_k, top_p, VALID: tl.constexpr, BINS: tl.constexpr):
     """Bins in a temperature: they reach as far down from the peak as the cut can be.
 
-    What is further down than log(WIDTH / (1 - top_p)) temperatures weighs less, all together, than 1 - top_p times the
-    likeliest token.
+    What is further down than log(VALID / (1 - top_p)) temperatures weighs less, all together, than 1 - top_p times the
+    likeliest token. A `top_k` of VALID is none.
     """
-    reach = tl.log(WIDTH / tl.maximum(1 - top_p, 1e-12).to(tl.float32)) + 0.01
-    return BINS / tl.where((top_k < WIDTH) | (top_p >= 1.0), _REACH, tl.minimum(reach, _REACH))
+    reach = tl.log(VALID / tl.maximum(1 - top_p, 1e-12).to(tl.float32)) + 0.01
+    return BINS / tl.where((top_k < VALID) | (top_p >= 1.0), _REACH, tl.minimum(reach, _REACH))
 
 
 @triton.jit
@@ -153,7 +153,7 @@ def _count(
     source = (logits, stride, shaped, tl.load(shaped_rows + row), masks, tl.load(mask_rows + row), row)
     peak, temperature, top_k, top_p = _options_of(slots, slot_table, peaks, row, chunks, CHUNKS)
     if is_finite(peak):
-        scale = _scale_of(top_k, top_p, WIDTH, BINS)
+        scale = _scale_of(top_k, top_p, VALID, BINS)
         total, outside = tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64)
         start = first * BLOCK
         end = tl.minimum(start + share * BLOCK, WIDTH)
@@ -208,7 +208,7 @@ def _gather(
     tokens = tl.load(counts + turn * BINS + tl.max_contiguous(tl.arange(0, BINS), 1))
     number = tl.sum(tokens, axis=0)
     if is_finite(peak) & ((top_k < number) | (top_p < 1.0)):
-        scale = _scale_of(top_k, top_p, WIDTH, BINS)
+        scale = _scale_of(top_k, top_p, VALID, BINS)
         low, high = _bins_of_the_cut(
             tokens, number, tl.load(words + _WEIGHT), tl.load(words + _OUTSIDE), top_k, top_p, 1 / scale, BINS
         )
@@ -238,10 +238,10 @@ def _gather(
 
 @triton.jit
 def _bins_of_the_cut(tokens, number, weight, outside, top_k, top_p, step, BINS: tl.constexpr):
-    """The first and the last bin where the cut may be, from how tokens tokens each has [BINS]; what is above is kept.
+    """The first and the last bin where the cut may be, from how many `tokens` each has [BINS]; what is above is kept.
 
     With top-k and top-p: the bins that hold the `top_k` likeliest, since the weight of those is not known yet.
-    `step`: how tokens temperatures a bin is wide.
+    `step`: how many temperatures a bin is wide.
     """
     bins = tl.arange(0, BINS)
     if top_k < number:
@@ -304,7 +304,7 @@ def _cut(
         low = tl.full((), _LOWEST, tl.int64)
         if crowded:
             last = tl.load(words + _LAST)
-            scale = _scale_of(top_k, top_p, WIDTH, BINS)
+            scale = _scale_of(top_k, top_p, VALID, BINS)
             low = _lowest_rank(source, last, peak, temperature, scale, WIDTH, VALID, SHAPED, MASKED, BLOCK, BINS)
             found += number_above
         if top_k < number:

@@ -93,7 +93,7 @@ class MaskTableMachine(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         """Every row is free, cached or referenced, and indexes agree."""
-        self.table.check_invariants()
+        self.table.check_invariants(held=[row for row, _, _ in self.held])
 
 
 TestMaskTable = MaskTableMachine.TestCase

@@ -54,6 +54,7 @@ def test_nothing_after_an_end_token() -> None:
     """After an end token everything is rejected, until it is rolled back."""
     matcher = accepted("ab")
     matcher.accept(END)
+    assert matcher.finished
     for token in (END, ord("c")):
         with pytest.raises(TokenRejectedError, match="after an end token"):
             matcher.accept(token)
@@ -74,19 +75,20 @@ def test_rollback_of_what_was_not_accepted(count: int) -> None:
 def test_rollback_and_copy_restore_everything(data: st.DataObject) -> None:
     """Accepting n tokens and rolling back n is as if nothing had happened, in the original and in a copy."""
     matcher = COMPILED.matcher()
-    states = [matcher.state]
+    states, finished = [matcher.state], [matcher.finished]
     for _ in range(data.draw(st.integers(0, 6))):
         matcher.accept(data.draw(st.sampled_from(sorted(token_set(matcher.mask()) - {END}))))
         states.append(matcher.state)
+        finished.append(matcher.finished)
         if matcher.finished:
             break
     copy = matcher.copy()
     count = data.draw(st.integers(0, len(states) - 1))
     matcher.rollback(count)
-    assert matcher.state == states[len(states) - 1 - count]
-    assert copy.state == states[-1]
+    assert (matcher.state, matcher.finished) == (states[-1 - count], finished[-1 - count])
+    assert (copy.state, copy.finished) == (states[-1], finished[-1])
     copy.rollback(len(states) - 1)
-    assert copy.state == COMPILED.start
+    assert (copy.state, copy.finished) == (COMPILED.start, False)
 
 
 def test_views_of_the_grammar() -> None:

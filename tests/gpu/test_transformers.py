@@ -81,7 +81,7 @@ def answers(folder: Path, prompts: list[Int32Array], *, overlap: bool, **setting
         num_pages=runner.num_pages,
         page_size=runner.page_size,
         context_length=4096,
-        device_type=runner.device.type,
+        sizes=runner.sizes(config),
     )
     params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
     requests = [Request(id=str(i), kind="generate", prompt_ids=ids, params=params) for i, ids in enumerate(prompts)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from palmette.runtime.layers.placement import Placement
 from palmette.runtime.memory_reserves import Reserve, page_table_bytes
 from palmette.runtime.model_runner import ModelRunner
 from palmette.runtime.models import CausalLM
+from palmette.runtime.placing import sizes_on
 from palmette.runtime.pool_sizing import sized_storage
 from palmette.runtime.sampler import Sampler
 from palmette.runtime.weights import open_checkpoint
@@ -134,3 +136,18 @@ def test_page_tables_fit_beside_the_pool(model: CausalLM, memory: int, longest: 
 
     assert pages < 1 or taken(pages) <= memory
     assert taken(max(pages + 1, 1)) > memory
+
+
+def test_a_small_gpu_has_smaller_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 40 GiB on all is as on a large one; what is set holds on any."""
+    gib = 24
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gib * _GIB))
+    settings = EngineConfig()
+    small = sizes_on(_GPU, settings)
+    assert (small.max_running_requests, small.chunk_size, small.page_size, small.mem_fraction) == (256, 2048, 16, 0.85)
+    assert sizes_on(_GPU, EngineConfig(chunk_size=4096, max_running_requests=9)) == Sizes(
+        page_size=16, max_running_requests=9, chunk_size=4096, mem_fraction=0.85
+    )
+    gib = 40
+    assert sizes_on(_GPU, settings) == settings.sizes_for("cuda")
+    assert sizes_on(torch.device("cpu"), settings) == settings.sizes_for("cpu")

@@ -105,10 +105,10 @@ def test_without_triton_torch_attends(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is all that is left on a GPU, FlashInfer or not: keys and values are written by a kernel of Triton."""
     storage = small_storage()
     monkeypatch.setattr(type(storage), "device", torch.device("cuda"))
-    monkeypatch.setattr(kernels, "serve", lambda _: False)
+    monkeypatch.setattr(kernels, "problem", lambda: "pip install triton")
     assert isinstance(attention_backend(None, storage), TorchNativeAttention)
     for name in ("triton", "flashinfer"):
-        with pytest.raises(RequestError, match=f"'{name}' needs Triton, which cannot be used here"):
+        with pytest.raises(RequestError, match=f"'{name}' needs Triton's kernels: pip install triton; or leave"):
             attention_backend(name, storage)
 
 

@@ -93,6 +93,7 @@ def test_nothing_is_forced_at_the_end(tiny_engine: Engine) -> None:
     """A complete answer forces nothing, and does not loop."""
     tokenizer = tiny_engine.tokenizer
     assert forced_text(tokenizer, "a*", tokenizer.encode_text("a")) == ""
+    assert forced_text(tokenizer, "ab", tokenizer.encode_text("ab")) == ""
 
 
 def test_text_that_the_tokenizer_would_change_is_not_forced(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_the_likeliest_tokens_of_scored_places(
 ) -> None:
     """Each place has as many as its row asks for, as transformers ranks them, however few logits are made at once."""
     runner = runner_of(mistral_folder)
-    monkeypatch.setattr("palmette.runtime.model_runner._SCORED_LOGITS", most * runner.config.vocab_size)
+    monkeypatch.setattr("palmette.runtime.model_runner.LOGITS_AT_ONCE", most * runner.config.vocab_size)
     planner, ids = StepPlanner(runner.num_pages, 1), prompt_of(12)
     requests = [planner.request(ids, most_tokens=12) for _ in range(3)]
     rows = [
@@ -214,7 +214,7 @@ def test_scores_of_a_long_text_are_made_a_part_at_a_time(mistral: ModelRunner, m
     ids = prompt_of(100)
     planner = StepPlanner(mistral.num_pages, mistral.page_size)
     whole = scores_in_chunks(mistral, planner, ids, [100])
-    monkeypatch.setattr("palmette.runtime.model_runner._SCORED_LOGITS", mistral.config.vocab_size * 7)
+    monkeypatch.setattr("palmette.runtime.model_runner.LOGITS_AT_ONCE", mistral.config.vocab_size * 7)
     np.testing.assert_allclose(scores_in_chunks(mistral, planner, ids, [100]), whole, atol=2e-5)
 
 
@@ -226,7 +226,7 @@ def test_limbs_of_a_tree_read_what_others_write_in_the_same_step(
     """Texts that begin alike, scored as one tree in one step, have the log-probs that each has alone."""
     runner = runner_of(mistral_folder, page_size=page_size)
     if logits is not None:
-        monkeypatch.setattr("palmette.runtime.model_runner._SCORED_LOGITS", runner.config.vocab_size * logits)
+        monkeypatch.setattr("palmette.runtime.model_runner.LOGITS_AT_ONCE", runner.config.vocab_size * logits)
     check_tree(runner, atol=2e-5)
 
 

@@ -330,6 +330,19 @@ def test_a_full_mask_table_fails_that_request_only() -> None:
     engine.check_empty()
 
 
+def test_the_row_of_a_request_that_is_aborted_comes_back() -> None:
+    """Though what its step samples, in flight by then, is dropped; every step checks who holds which row."""
+    engine = FakeEngine(grammars=GRAMMARS, mask_rows=1)
+    for number in range(3):
+        request = make_request(str(number), prompt(1), grammar=WORD.grammar)
+        engine.add(request)
+        engine.step()
+        assert engine.scheduler.abort(request.id)
+        engine.run()
+        assert request.status == "aborted"
+    engine.check_empty()
+
+
 def test_an_exception_in_a_matcher_fails_that_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect in a grammar's automaton ends its request with the cause; others go on."""
     broken = scripted_chain("broken", [DIGITS, DIGITS])

@@ -19,9 +19,9 @@ _GPU = torch.device("cuda:0")
 @pytest.fixture(autouse=True)
 def _no_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    kernels._can_compile.cache_clear()
+    kernels.problem.cache_clear()
     yield
-    kernels._can_compile.cache_clear()
+    kernels.problem.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -22,7 +22,7 @@ from palmette.constrained.token_bytes import byte_marks
 from palmette.runtime.batch import UNCONSTRAINED, Int32Array, StepMasks, StepPlan, StepResult, UInt32Array
 
 if TYPE_CHECKING:
-    from palmette.runtime.config import EngineConfig
+    from palmette.runtime.config import EngineConfig, Sizes
     from palmette.runtime.loading import LoadedEngine
 
 LOADER = "palmette.bench.fake_model:load"
@@ -119,11 +119,9 @@ class FakeRunner:
     """Runs steps of the model: an answer is `TEXT` again and again, or what its mask allows first.
 
     Attributes:
-        config, device_type, num_pages, page_size: what a scheduler is built by.
+        config, num_pages, page_size: what a scheduler is built by.
         step_s: how long a step takes.
     """
-
-    device_type = "cpu"
 
     def __init__(
         self, config: FakeSizes, *, text_ids: Sequence[int], page_size: int, pool_tokens: int, step_s: float = 0.0
@@ -135,6 +133,10 @@ class FakeRunner:
         self.step_s = step_s
         self._masks: dict[int, UInt32Array] = {}
         self._free_at = 0.0  # when the device has computed all steps so far
+
+    def sizes(self, settings: EngineConfig) -> Sizes:
+        """A CPU's."""
+        return settings.sizes_for("cpu")
 
     def launch(self, plan: StepPlan) -> FakeStep:
         """Begin a step."""
