@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palmette.runtime.kernels.launch_sizes import multiprocessors
 from palmette.runtime.layers.attention import RadixAttention
 
 from .flashinfer_kernels import Family, Kind
@@ -99,7 +100,7 @@ class Planner:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._multiprocessors = multiprocessors(device)
         self._dependent = torch.cuda.get_device_capability(device) >= (9, 0)
         self._floats = torch.zeros(0, dtype=torch.uint8, device=device)
         self._ring = [_page_locked(_INT_BYTES) for _ in range(_RING)]

@@ -69,13 +69,6 @@ class GraphBuffer:
         return self._memory
 
 
-def multiprocessors(device: torch.device) -> int:
-    """Of the device; a CPU, on which kernels are interpreted, passes for an H200."""
-    if device.type == "cpu":
-        return 132
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
 def kinds_of(layers: Iterable[RadixAttention]) -> Sequence[RadixAttention]:
     """One layer for each way in which attention is compiled."""
     return list(

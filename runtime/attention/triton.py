@@ -17,6 +17,7 @@ from palmette.runtime.kernels.decode_attention import (
     most_splits,
     split_rows,
 )
+from palmette.runtime.kernels.launch_sizes import multiprocessors
 from palmette.runtime.kernels.prefill_attention import (
     BLOCKS_M,
     PrefillRows,
@@ -31,7 +32,7 @@ from palmette.runtime.layers.rotary import Angles
 from palmette.runtime.pinned_staging import PinnedStaging, staged_words
 
 from .base import AttentionPlan
-from .paged import GraphBuffer, kinds_of, most_pages, multiprocessors, query_lens, spare_plan, write_and_attend
+from .paged import GraphBuffer, kinds_of, most_pages, query_lens, spare_plan, write_and_attend
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from palmette.runtime import kernels
+from palmette.runtime.kernels.launch_sizes import multiprocessors
 from palmette.runtime.layers.attention import RadixAttention
 from palmette.runtime.layers.placement import Placement
 
@@ -38,19 +39,15 @@ def _own_bytes(layer: RadixAttention, device: torch.device, rows: int) -> int:
     """Of Palmette's kernels, a layer's: outputs and sums of exponentials of all items, in float32."""
     from palmette.runtime.kernels.decode_attention import most_splits
 
-    items = rows + most_splits(layer.num_kv_heads, _multiprocessors(device))
+    items = rows + most_splits(layer.num_kv_heads, multiprocessors(device))
     return items * layer.num_heads * (layer.head_dim + 1) * torch.float32.itemsize
 
 
 def _flashinfer_bytes(kinds: set[Kind], device: torch.device, recorded: Sequence[int]) -> int:
     """What is kept for launched steps, and beside it for recorded ones."""
-    count = _multiprocessors(device)
+    count = multiprocessors(device)
     floats = max(float_bytes(kind, count) for kind in kinds)
     kept = [float_bytes(kind, count, rows) for kind in kinds for rows in recorded]
     floats += max((size for size in kept if size <= MOST_RECORDED_BYTES), default=0)
     plans = 2 * integer_bytes(count) + sum(integer_bytes(count, rows) for rows in recorded)
     return floats + len(kinds) * plans
-
-
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
